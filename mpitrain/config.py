@@ -7,9 +7,10 @@ range are errors. `to_toml` writes the resolved configuration, which resolves to
 import json
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, cast
 
 import msgspec
 import numpy as np
@@ -38,7 +39,7 @@ from mpitrain.keys import (
     values_of,
 )
 from mpitrain.models import design, presets
-from mpitrain.models.layers import LAYERS, AnyLayer
+from mpitrain.models.layers import AnyLayer
 from mpitrain.sampling.stages import Schedule
 from mpitrain.sampling.stages import Stage as Stage
 from mpitrain.sampling.stages import Training as Training
@@ -318,7 +319,8 @@ def _inline(value: object) -> str:
 def resolve(table: Record) -> Config:
     """Check a table and fill in the algorithm's defaults. Raises BadInput naming the key."""
     table = _with_optimizer(table)
-    chosen = _check_names(table)
+    _check_names(table, _types())
+    chosen = cast(Record, table.get("algorithm", {}))
     merged = _merge(defaults_of(chosen), _with_preset(table))
     try:
         config = msgspec.convert(merged, Config)
@@ -409,26 +411,41 @@ def _merge(under: Record, over: Record) -> Record:
     return merged
 
 
-def _check_names(table: Record) -> Record:
-    """Raise BadInput naming a key that does not exist; return the table of the algorithm."""
-    _check_fields(table, Config, "")
-    for field in msgspec.structs.fields(Config):
-        if isinstance(field.default, Section):
-            _check_fields(table.get(field.name, {}), type(field.default), f"{field.name}.")
-    algorithm = table.get("algorithm", {})
-    if not isinstance(algorithm, dict):
-        raise BadInput("algorithm: expected a table")
-    name = _kind(algorithm, "name", ALGORITHMS, "algorithm.", "asgd")
-    _check_fields(algorithm, ALGORITHMS[name], "algorithm.")
-    if "optimizer" in algorithm:
-        _check_optimizer(algorithm["optimizer"], name)
-    model = table.get("model", {})
-    assert isinstance(model, dict)
-    for where, layer in _tables(model.get("layers", []), "model.layers"):
-        _check_fields(layer, LAYERS[_kind(layer, "kind", LAYERS, where)], where)
-    for where, stage in _tables(table.get("stages", []), "stages"):
-        _check_fields(stage, Stage, where)
-    return algorithm
+def _check_names(value: object, kind: inspect.Type, key: str = "") -> None:
+    """Raise BadInput naming a key at or below `key` that does not exist, or what is no table where one is expected."""
+    for each in kind.types if isinstance(kind, inspect.UnionType) else (kind,):
+        if isinstance(each, inspect.ListType) and _tables(each.item_type):
+            if not isinstance(value, list):
+                raise BadInput(f"{key}: expected tables, each under a line [[{key}]]")
+            for number, table in enumerate(value):
+                _check_names(table, each.item_type, f"{key}[{number}]")
+    if not (tables := _tables(kind)):
+        return
+    if not isinstance(value, dict):
+        example = ", such as algorithm.optimizer.name = 'nesterov'" if key == "algorithm.optimizer" else ""
+        raise BadInput(f"{key}: expected a table{example}")
+    prefix = f"{key}." if key else ""
+    table = tables[_kind(value, tables, prefix)]
+    if key == "algorithm" and "optimizer" in value and not ALGORITHMS[str(table.tag)].any_optimizer:
+        choosing = _with("any_optimizer")
+        raise BadInput(f"algorithm.optimizer: {table.tag} has its own optimizer; one can be chosen with {choosing}")
+    fields = {field.encode_name: field.type for field in table.fields}
+    for name, inner in value.items():
+        if name in fields:
+            _check_names(inner, fields[name], f"{prefix}{name}")
+        elif name != table.tag_field:
+            raise BadInput(_unknown(name, [*fields, *filter(None, [table.tag_field])], prefix, table.tag))
+
+
+@cache
+def _types() -> inspect.Type:
+    return inspect.type_info(Config)
+
+
+def _tables(kind: inspect.Type) -> dict[object, inspect.StructType]:
+    """The tables that a type is, by what their tags say; one without a tag by None."""
+    kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
+    return {each.tag: each for each in kinds if isinstance(each, inspect.StructType)}
 
 
 def _with(ability: str) -> str:
@@ -474,55 +491,31 @@ def _with_preset(table: Record) -> Record:
     return table
 
 
-def _check_optimizer(table: object, algorithm: str) -> None:
-    if not ALGORITHMS[algorithm].any_optimizer:
-        choosing = _with("any_optimizer")
-        raise BadInput(f"algorithm.optimizer: {algorithm} has its own optimizer; one can be chosen with {choosing}")
-    if not isinstance(table, dict):
-        raise BadInput("algorithm.optimizer: expected a table, such as algorithm.optimizer.name = 'nesterov'")
-    name = _kind(table, "name", OPTIMIZERS, "algorithm.optimizer.", "")
-    _check_fields(table, OPTIMIZERS[name], "algorithm.optimizer.")
-
-
-def _tables(listed: object, key: str) -> Iterator[tuple[str, Record]]:
-    """The tables of a list, each with what the names of its keys begin with. Raises BadInput for anything else."""
-    if not isinstance(listed, list):
-        raise BadInput(f"{key}: expected tables, each under a line [[{key}]]")
-    for number, table in enumerate(listed):
-        if not isinstance(table, dict):
-            raise BadInput(f"{key}[{number}]: expected a table")
-        yield f"{key}[{number}].", table
-
-
-def _kind(table: Record, tag: str, kinds: Collection[str], prefix: str, otherwise: str | None = None) -> str:
-    """The kind of a table, which its tag names. Raises BadInput for an unknown one, or none if there is no default."""
-    name = table.get(tag, otherwise)
+def _kind(table: Record, kinds: Mapping[object, inspect.StructType], prefix: str) -> object:
+    """Which of these kinds a table is, as its tag says. Raises BadInput for an unknown one, or none if there is no
+    default."""
+    tag = next(iter(kinds.values())).tag_field
+    if tag is None:
+        return None
+    name = table.get(tag, "asgd" if prefix == "algorithm." else None)
     if not isinstance(name, str) or name not in kinds:
         said = ": missing" if name is None else f" = {name!r}: unknown"
         if prefix == "algorithm." and ALIASES.get(str(name), str(name)) in ("algorithm.optimizer.name", *OPTIMIZERS):
             raise BadInput(
                 f"{prefix}{tag}{said}; an optimizer is algorithm.optimizer.name, with {_with('any_optimizer')}"
             )
-        raise BadInput(f"{prefix}{tag}{said}{nearest('' if name is None else str(name), list(kinds))}")
+        raise BadInput(f"{prefix}{tag}{said}{nearest('' if name is None else str(name), list(map(str, kinds)))}")
     return name
 
 
-def _check_fields(table: object, section: type[msgspec.Struct], prefix: str) -> None:
-    if not isinstance(table, dict):
-        raise BadInput(f"{prefix[:-1]}: expected a table")
-    known = [field.encode_name for field in msgspec.structs.fields(section)]
-    if section.__struct_config__.tag_field:
-        known.append(section.__struct_config__.tag_field)
-    for key in table:
-        if key not in known:
-            owners = [name for name, kind in ALGORITHMS.items() if key in kind.__struct_fields__]
-            if prefix == "algorithm." and owners and key != "optimizer":
-                raise BadInput(
-                    f"unknown key algorithm.{key} of {section.__struct_config__.tag}; it is one of {', '.join(owners)}"
-                )
-            meant = ALIASES.get(key)
-            hint = nearest(key, known, prefix) if meant is None else f"; here it is {meant}"
-            raise BadInput(f"unknown key {prefix}{key}{hint}")
+def _unknown(key: str, known: list[str], prefix: str, tag: object) -> str:
+    """What is said of a key that a table, of the kind `tag`, does not know."""
+    owners = [name for name, kind in ALGORITHMS.items() if key in kind.__struct_fields__]
+    if prefix == "algorithm." and owners:
+        return f"unknown key algorithm.{key} of {tag}; it is one of {', '.join(owners)}"
+    meant = ALIASES.get(key)
+    hint = nearest(key, known, prefix) if meant is None else f"; here it is {meant}"
+    return f"unknown key {prefix}{key}{hint}"
 
 
 def readable(error: msgspec.ValidationError, algorithm: type[Algorithm] = Algorithm) -> str:
