@@ -58,8 +58,9 @@ from mpitrain.start import rank_of
 from mpitrain.training import pretraining
 from mpitrain.training.context import Session, fresh, teams_of, workers_of
 from mpitrain.training.gradients import Learner, orders_of
-from mpitrain.training.inputs import network_of, say
+from mpitrain.training.inputs import network_of
 from mpitrain.training.parts import DataSource, Part, held_out, source_of, trained_on
+from mpitrain.training.run_code import say
 from mpitrain.training.user_code import Code
 
 DENSITY = 0.002  # of each gradient, what a phantom sends: docs/simulate.md has what real trainings sent

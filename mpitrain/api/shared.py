@@ -25,7 +25,7 @@ from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import undisturbed
 from mpitrain.training import run_code
 from mpitrain.training.context import Session
-from mpitrain.training.inputs import code_of, say
+from mpitrain.training.inputs import code_of
 from mpitrain.training.parts import at_home
 from mpitrain.training.run_code import RunFolder, shared
 from mpitrain.training.user_code import Code
@@ -84,11 +84,9 @@ def shared_config(transport: Transport, options: TrainOptions) -> Config:
 
 def shared_code(transport: Transport, config: Config, options: TrainOptions) -> dict[str, Code]:
     """The user's own code, which rank 0 reads. If a run folder names it, the user is told before a rank executes it."""
-
-    def choose() -> dict[str, Code]:
-        return code_of(config, options.build, _naming(options), say)
-
-    return shared(transport, choose) if config.model.import_ or config.data.import_ else {}
+    if not (config.model.import_ or config.data.import_):
+        return {}
+    return shared(transport, lambda: code_of(config, options.build, _naming(options)))
 
 
 def _naming(options: TrainOptions) -> RunFolder | None:
@@ -109,7 +107,7 @@ def callback_of(transport: Transport, config: Config, options: TrainOptions) -> 
         return None
 
     def read() -> Callable[..., object] | None:
-        return None if transport.rank else run_code.choose({key: spec}, _naming(options), say)[key].function()
+        return None if transport.rank else run_code.choose({key: spec}, _naming(options))[key].function()
 
     function = agreed(transport, read, key)
 

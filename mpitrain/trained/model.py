@@ -136,7 +136,7 @@ def load(
     """
     stored = find(run, name)
     folder = RunFolder.at(run, stored.checkpoint, trust, new_code)
-    return built(stored, inputs.code_of(stored.config, build, folder, inputs.say), build, exact)
+    return built(stored, inputs.code_of(stored.config, build, folder), build, exact)
 
 
 @contextmanager
@@ -149,7 +149,7 @@ def opened(
     stored = agreed(transport, lambda: find(run, options.checkpoint, quiet), "the run")
     if stored.config.model.import_ or stored.config.data.import_:
         folder = RunFolder.at(run, stored.checkpoint, options.trust, options.new_code)
-        code = shared(transport, lambda: inputs.code_of(stored.config, None, folder, inputs.say))
+        code = shared(transport, lambda: inputs.code_of(stored.config, None, folder))
 
     def load() -> tuple[TrainedModel, T]:
         model = built(stored, code)

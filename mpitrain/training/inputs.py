@@ -2,7 +2,6 @@
 
 import copy
 import json
-import sys
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, cast
 
@@ -10,7 +9,7 @@ import msgspec
 
 from mpitrain.config import Config
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.errors import BadInput, printable
+from mpitrain.errors import BadInput
 from mpitrain.models import network as networks
 from mpitrain.models import presets
 from mpitrain.models.design import Design
@@ -24,16 +23,8 @@ if TYPE_CHECKING:
     from mpitrain.models.torch.module import Loss, TorchModel
 
 
-def say(line: str) -> None:
-    """Tell the user something on standard error."""
-    print(f"mpitrain: {printable(line)}", file=sys.stderr, flush=True)
-
-
 def code_of(
-    config: Config,
-    given: Callable[..., object] | None = None,
-    run: RunFolder | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    config: Config, given: Callable[..., object] | None = None, run: RunFolder | None = None
 ) -> dict[str, Code]:
     """The user's own code that the configuration, or the run folder that it is of, names; nothing has been executed.
 
@@ -41,7 +32,7 @@ def code_of(
     """
     specs = {} if given is not None else {"model.import": config.model.import_}
     specs |= {"model.loss": config.model.loss, "model.metric": config.model.metric, "data.import": config.data.import_}
-    return choose({key: spec for key, spec in specs.items() if spec}, run, say)
+    return choose({key: spec for key, spec in specs.items() if spec}, run)
 
 
 def design_of(config: Config) -> Design:

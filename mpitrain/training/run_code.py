@@ -9,6 +9,7 @@ What is executed on account of a run folder is said before. The folder of anothe
 
 import os
 import pwd
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,7 +17,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from mpitrain.checkpoint import CONFIG
-from mpitrain.errors import BadInput, naming, reason
+from mpitrain.errors import BadInput, naming, printable, reason
 from mpitrain.files import read_whole
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
@@ -78,8 +79,13 @@ class RunFolder:
         return cls(run, checkpoint / CONFIG, checkpoint, trust, new_code)
 
 
-def choose(specs: Mapping[str, str], run: RunFolder | None, say: Callable[[str], None]) -> dict[str, Code]:
-    """The code of each key, not yet executed; if a run folder names it, `say` tells the user what will be.
+def say(line: str) -> None:
+    """Tell the user something on standard error."""
+    print(f"mpitrain: {printable(line)}", file=sys.stderr, flush=True)
+
+
+def choose(specs: Mapping[str, str], run: RunFolder | None) -> dict[str, Code]:
+    """The code of each key, not yet executed; if a run folder names it, the user is told what will be.
 
     Raises BadInput naming the key, a copy that was changed, or a folder of another user.
     """

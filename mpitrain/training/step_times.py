@@ -26,8 +26,8 @@ from mpitrain.models.torch import start as torch_start
 from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
 from mpitrain.start import processor, users_cache
-from mpitrain.training.inputs import network_of, say
-from mpitrain.training.run_code import sums
+from mpitrain.training.inputs import network_of
+from mpitrain.training.run_code import say, sums
 from mpitrain.training.user_code import Code
 
 SECONDS, ROUNDS = 2.0, 9  # of all steps together, and how often each is timed, at most
