@@ -36,10 +36,7 @@ def evaluate(options: argparse.Namespace) -> int:
 
 
 def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
-    def prepare(model: TrainedModel) -> dict[str, Part]:
-        return open_parts(model, options.data, options.part)
-
-    with opened(transport, options, prepare) as (model, corpora):
+    with opened(transport, options, lambda model: _parts(model, options.data, options.part)) as (model, corpora):
         if options.blocks is not None:
             return _write_blocks(transport, model, corpora, options.blocks)
         shares = {part: share_of(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
@@ -64,7 +61,7 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
     return 0
 
 
-def open_parts(model: TrainedModel, path: Path | None, names: list[str] | None) -> dict[str, Part]:
+def _parts(model: TrainedModel, path: Path | None, names: list[str] | None) -> dict[str, Part]:
     """The named parts, or all held-out ones. Raises BadInput naming data without any."""
     source = model.source(path)
     wanted = names or held_out(source.parts())

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from msgspec.structs import replace
 
 from mpitrain.algorithms import ALGORITHMS
 from mpitrain.algorithms.interface import Algorithm
@@ -11,7 +12,7 @@ from mpitrain.api.loop.attendance import Attendance
 from mpitrain.api.loop.averages import Attracted, Averages
 from mpitrain.api.loop.gradients import Gradients
 from mpitrain.api.loop.increments import Increments
-from mpitrain.api.loop.method import Method, with_their_optimizer
+from mpitrain.api.loop.method import Method, TheirOptimizer
 from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.ranks import Ranks
 from mpitrain.api.loop.record import RunRecord
@@ -62,7 +63,7 @@ def distribute(
         record = agreed(
             transport, lambda: RunRecord(transport, config, None if out is None else Path(out)), "the folder"
         )
-        algorithm = with_their_optimizer(config.algorithm)
+        algorithm = replace(config.algorithm, chosen=TheirOptimizer())
         return flat, METHODS[algorithm.protocol](transport, flat, attendance, algorithm), record
 
     def prepared() -> tuple[FlatModule, Config]:

@@ -37,10 +37,6 @@ class Attendance:
             self._user = self._transport.runtime.working(self._beat, step)
             self._user.__enter__()
 
-    def close(self) -> None:
-        """From now on the rank calls MPI itself."""
-        self.__enter__()
-
     def _beat(self) -> None:
         if self.busy:
             self._transport.comm.Iprobe()

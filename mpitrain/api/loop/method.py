@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Sequence
 
-import msgspec
 import numpy as np
 
 from mpitrain.algorithms.interface import Algorithm
@@ -132,8 +131,3 @@ class TheirOptimizer(OptimizerOptions, frozen=True):
 
     def make(self, fast: Fast) -> Optimizer:
         return TheirStep()
-
-
-def with_their_optimizer(algorithm: Algorithm) -> Algorithm:
-    """The algorithm, whose local step is the user's."""
-    return msgspec.structs.replace(algorithm, chosen=TheirOptimizer())

@@ -209,7 +209,7 @@ class Ranks:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> Literal[False]:
         try:
-            self._attendance.close()
+            self._attendance.__enter__()  # from now on the rank calls MPI itself
         except (Overdue, TrainingFailed, WireError) as met:  # by the thread that called MPI for the user's code
             error = met
         if error is not None:
