@@ -1,7 +1,6 @@
 """`info --check`: measure what a training will meet on these ranks, within two minutes, and advise what to change."""
 
 import os
-import platform
 import time
 from collections import Counter
 from contextlib import suppress
@@ -98,8 +97,7 @@ def _of_exchange(found: Found) -> list[str]:
 
 def measure(transport: Transport, threads: int, passive: bool, data: Path | None, out: Path | None) -> Found:
     """Measure. Collective. Raises BadInput for a folder that cannot be read or written."""
-    hosts = transport.gather_texts(platform.node(), "the ranks' nodes")
-    within, between = pairs(hosts)
+    within, between = pairs(transport.node_leaders)
     cores = transport.gather_texts(str(transport.node_cores), "the nodes' cores")
     vector = np.zeros(build(NETWORK, INPUT, CLASSES).layout.size, np.float32)
     with threadpool_limits(threads):
@@ -107,7 +105,7 @@ def measure(transport: Transport, threads: int, passive: bool, data: Path | None
     return Found(
         ranks=transport.size,
         nodes=transport.nodes,
-        ranks_a_node=max(Counter(hosts).values()),
+        ranks_a_node=max(Counter(transport.node_leaders).values()),
         cores=min(map(int, cores)),
         threads=threads,
         passive=passive,

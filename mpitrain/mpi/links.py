@@ -23,11 +23,11 @@ class Link:
         return f"{self.latency * 1e6:,.0f} µs, {self.bandwidth / 1e9:.2f} GB/s"
 
 
-def pairs(hosts: list[str]) -> tuple[list[int] | None, list[int] | None]:
-    """Two ranks of one node, and two of different nodes, given the ranks' hosts; None where there are none."""
-    by_host = [[rank for rank, host in enumerate(hosts) if host == each] for each in dict.fromkeys(hosts)]
-    within = next((ranks[:2] for ranks in by_host if len(ranks) > 1), None)
-    return within, [ranks[0] for ranks in by_host[:2]] if len(by_host) > 1 else None
+def pairs(leaders: list[int]) -> tuple[list[int] | None, list[int] | None]:
+    """Two ranks of one node, and two of different nodes, given the first rank of each rank's node; None where there are
+    none."""
+    within = next(([leader, rank] for rank, leader in enumerate(leaders) if leader != rank), None)
+    return within, sorted({*leaders})[:2] if len({*leaders}) > 1 else None
 
 
 def link(transport: Transport, pair: list[int] | None) -> Link | None:

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import platform
 import re
 import sys
 import time
@@ -66,7 +65,6 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     config, source = chosen(transport, config, options, code)
     prepared = prepare(transport, config, options, code, source)
     corpus, network = prepared.corpus, prepared.network
-    hosts = transport.gather_texts(platform.node(), "the ranks' nodes")
     cores = min(map(int, transport.gather_texts(str(transport.node_cores), "the nodes' cores")))
     number = transport.threads(config.run.threads)
     load = max(map(float, transport.gather_texts(f"{os.getloadavg()[0]:.1f}", "the nodes' loads")))
@@ -77,13 +75,13 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     samples, seconds = np.concatenate(gradients).T
     start, slope = line(samples, seconds)
     factors = spread(samples, seconds, start, slope)
-    within, between = (link(transport, pair) for pair in pairs(hosts))
+    within, between = (link(transport, pair) for pair in pairs(transport.node_leaders))
     told = Link((between or Link(LATENCY)).latency, bandwidth) if bandwidth else between
     inside = within or (Link() if bandwidth else None)
     own = MeasuredNetwork(network.name, network.layout.size, multiply_adds(network))
     content = {
-        "nodes": given.nodes or len(set(hosts)),
-        "ranks_per_node": max(Counter(hosts).values()),
+        "nodes": given.nodes or transport.nodes,
+        "ranks_per_node": max(Counter(transport.node_leaders).values()),
         "cores_per_node": together,
         "gradient": {"seconds": _short(start), "seconds_per_sample": _short(slope), "spread": factors},
         **{
