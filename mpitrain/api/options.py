@@ -22,7 +22,7 @@ class TrainOptions:
     trust: bool = False  # execute the code that a resumed or replayed run folder of another user names
     new_code: bool = False  # execute the user's files as they are now, not as a resumed run was trained with them
     print_config: bool = False
-    checkpoint: Path | None = None  # on rank 0: the verified checkpoint to resume from
+    checkpoint: Path | None = None  # the verified checkpoint to resume from
     build: Callable[..., object] | None = None  # what Python was given instead of `model.import`
     scale: Callable[[Model], tuple[float, str]] | None = None  # of a simulation: how long a sample takes, and a line
     phantom: bool = False  # simulate time and traffic alone

@@ -1,6 +1,7 @@
 """What rank 0 reads of a run folder, a configuration and the user's code, given to all ranks. All are collective."""
 
 import json
+import os
 import sys
 import tomllib
 from collections.abc import Callable
@@ -20,7 +21,7 @@ from mpitrain.files import Record
 from mpitrain.flat import on_host
 from mpitrain.models.model import buffered
 from mpitrain.mpi import Transport, order
-from mpitrain.mpi.agreement import agreed
+from mpitrain.mpi.agreement import agreed, of_first
 from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import undisturbed
 from mpitrain.training import run_code
@@ -36,13 +37,9 @@ def started_or_resumed(transport: Transport, options: TrainOptions) -> TrainOpti
     folder = options.resume or options.continued
     if folder is None:
         return options
-
-    def found() -> Path | None:
-        return None if transport.rank else _verified(folder, options.resume is not None)
-
-    checked = agreed(transport, found, "the run folder")
-    resumes = transport.broadcast(b"resume" if checked else b"", "the run folder") == b"resume"
-    return replace(options, resume=folder if resumes else None, checkpoint=checked)
+    must = options.resume is not None
+    found = os.fsdecode(of_first(transport, lambda: os.fsencode(_verified(folder, must) or ""), "the run folder"))
+    return replace(options, resume=folder if found else None, checkpoint=Path(found) if found else None)
 
 
 def _verified(run: Path, must: bool) -> Path | None:
@@ -64,21 +61,18 @@ def _verified(run: Path, must: bool) -> Path | None:
 def shared_config(transport: Transport, options: TrainOptions) -> Config:
     """Rank 0 reads the files and broadcasts the resolved configuration."""
 
-    def read() -> str:
-        if transport.rank:
-            return ""
+    def read() -> bytes:
         if options.whole:
-            return options.whole
+            return options.whole.encode()
         run, found, path = options.resume, options.checkpoint, options.config
         if run is not None and found is not None:
             path = found / checkpoint.CONFIG
         config = configuration.load(path, list(options.overrides), run is not None)
         if run is not None and not any(said.partition("=")[0].strip() == "data.path" for said in options.overrides):
             config = at_home(config, run)
-        return configuration.to_toml(config)
+        return configuration.to_toml(config).encode()
 
-    text = agreed(transport, read, "the configuration")
-    told = transport.broadcast(text.encode(), "the configuration").decode()
+    told = of_first(transport, read, "the configuration").decode()
     return transport.runtime.once("the configuration", lambda: configuration.resolve(tomllib.loads(told)))
 
 

@@ -66,6 +66,11 @@ def agreed(transport: Transport, action: Callable[[], T], what: str, calls_mpi: 
     raise BadInput.known(faults[first], spoken_here=transport.rank == first)
 
 
+def of_first(transport: Transport, read: Callable[[], bytes], what: str) -> bytes:
+    """What `read` returns on rank 0, on every rank; BadInput everywhere where it raises that. Collective."""
+    return transport.broadcast(agreed(transport, lambda: b"" if transport.rank else read(), what), what)
+
+
 def alone(action: Callable[[], int | None], why: str) -> int:
     """What `action` returns, or 0, in a job of one process; in one of several, `why` that is refused, and status 2."""
 

@@ -20,7 +20,7 @@ from mpitrain.checkpoint import CONFIG
 from mpitrain.errors import BadInput, naming, printable, reason
 from mpitrain.files import read_whole
 from mpitrain.mpi import Transport
-from mpitrain.mpi.agreement import agreed
+from mpitrain.mpi.agreement import of_first
 from mpitrain.training import sources, user_code
 from mpitrain.training.sources import Sources
 from mpitrain.training.user_code import Code, Name
@@ -108,12 +108,7 @@ def choose(specs: Mapping[str, str], run: RunFolder | None) -> dict[str, Code]:
 
 def shared(transport: Transport, choose: Callable[[], dict[str, Code]]) -> dict[str, Code]:
     """On all ranks, what `choose` returns on the first, which reads the files and tells the user. Collective."""
-    what = "the network's code"
-
-    def first() -> bytes:
-        return msgspec.json.encode(choose()) if transport.rank == 0 else b""
-
-    chosen = transport.broadcast(agreed(transport, first, what), what)
+    chosen = of_first(transport, lambda: msgspec.json.encode(choose()), "the network's code")
     return msgspec.json.decode(chosen, type=dict[str, Code])
 
 

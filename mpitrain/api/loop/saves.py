@@ -24,7 +24,7 @@ from mpitrain.errors import BadInput, naming
 from mpitrain.files import checksum, hdf5, writing
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
-from mpitrain.mpi.agreement import agreed
+from mpitrain.mpi.agreement import agreed, of_first
 
 
 class Saves:
@@ -55,8 +55,7 @@ class Saves:
     def load(self, path: Path) -> Clock:
         """Raises BadInput everywhere, naming the file and what of it does not fit; all is then as before."""
         transport, what = self._transport, self._called("ranks.load", path)
-        found = agreed(transport, lambda: os.fsencode(_whole(path)) if self._first else b"", what)
-        folder = Path(os.fsdecode(transport.broadcast(found, what)))
+        folder = Path(os.fsdecode(of_first(transport, lambda: os.fsencode(_whole(path)), what)))
         past, steps = agreed(transport, lambda: self._read(folder), what)
         for step in steps:
             step()
