@@ -3,7 +3,8 @@
 import json
 import os
 import stat
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path, PurePath
 from typing import NamedTuple
@@ -32,20 +33,31 @@ def version_of(status: os.stat_result) -> Version:
     return Version(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
+@contextmanager
+def replacing(*paths: Path) -> Iterator[list[Path]]:
+    """Temporary paths in one folder, which are renamed to `paths`, in that order, unless an exception is raised; both
+    contents and names are synced to the disk."""
+    temporary = [path.with_name(f".writing-{os.getpid()}-{path.name}") for path in paths]
+    try:
+        yield temporary
+        for written in temporary:
+            with written.open("rb") as file:
+                os.fsync(file.fileno())
+        for path in paths[1:]:  # no old file may remain beside a new one
+            path.unlink(missing_ok=True)
+        for written, path in zip(temporary, paths, strict=True):
+            written.replace(path)
+        sync(paths[0].parent)
+    finally:
+        for written in temporary:
+            with suppress(OSError):
+                written.unlink()
+
+
 def write_durably(path: Path, content: str | bytes) -> None:
     """Write a file under a temporary name, rename it, and sync both content and name to the disk."""
-    temporary = path.with_name(f".writing-{os.getpid()}-{path.name}")
-    try:
-        with temporary.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync(path.parent)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
+    with replacing(path) as [temporary]:
+        temporary.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:

@@ -4,11 +4,10 @@ Every file is written under a temporary name and renamed when it is complete.
 """
 
 import json
-import os
 import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -17,7 +16,7 @@ import h5py
 import numpy as np
 
 from mpitrain.errors import BadInput, library
-from mpitrain.files import writing
+from mpitrain.files import replacing, writing
 from mpitrain.flat import Array
 
 CHUNK = 1 << 20  # bytes
@@ -71,25 +70,6 @@ def require_known(path: Path) -> None:
         raise BadInput(f"{path}: is a folder")
     if path.suffix == ".ark":
         _kaldiio()
-
-
-@contextmanager
-def replacing(*paths: Path) -> Iterator[list[Path]]:
-    """Temporary paths, which are renamed to `paths`, in that order, unless an exception is raised."""
-    temporary = [path.with_name(f".writing-{path.name}") for path in paths]
-    try:
-        yield temporary
-        for written in temporary:
-            with written.open("rb") as file:
-                os.fsync(file.fileno())
-        for path in reversed(paths):  # no old file may remain beside a new one
-            path.unlink(missing_ok=True)
-        for written, path in zip(temporary, paths, strict=True):
-            written.replace(path)
-    finally:
-        for written in temporary:
-            with suppress(OSError):
-                written.unlink()
 
 
 @contextmanager
