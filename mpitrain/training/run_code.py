@@ -93,7 +93,7 @@ def choose(specs: Mapping[str, str], run: RunFolder | None) -> dict[str, Code]:
         if spec == GIVEN:
             raise BadInput(f"{key} = {spec!r}: the run was given its module in Python; give it to load or train again")
     names = [user_code.parse(key, spec) for key, spec in specs.items()]
-    if run is None:
+    if run is None or not names:
         return {name.key: user_code.read(name) for name in names}
     if not run.trust:
         _require_own(run, names)
