@@ -230,6 +230,16 @@ def test_every_command_says_what_it_executes_and_wants_trust(
     require_said(*started(command, "--trust"), "model/import/net.py, the run's copy")
 
 
+@pytest.mark.parametrize("command", ["evaluate", "predict", "export"])
+def test_a_run_that_names_no_code_wants_no_trust(
+    command: str, folder: Path, started: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever owns it: of a network of layers nothing is executed."""
+    make_run(folder / "run")
+    strange(monkeypatch, folder)
+    assert started(command)[0] == 0
+
+
 def test_a_replay_says_what_it_executes_and_wants_trust(
     folder: Path, started: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
