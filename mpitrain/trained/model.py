@@ -96,17 +96,9 @@ class TrainedModel:
         }
 
 
-@dataclass(frozen=True)
-class Stored:
-    """A checkpoint of a run, and its configuration; nothing that they name has been executed."""
-
-    run: Path
-    checkpoint: Path
-    config: Config
-
-
-def find(run: Path, name: str | None = None, quiet: bool = False) -> Stored:
-    """A run's newest intact checkpoint, or the one called `name`; "best": with the smallest held-out error.
+def find(run: Path, name: str | None = None, quiet: bool = False) -> tuple[Path, Config]:
+    """A run's newest intact checkpoint, or the one called `name`, and its configuration; "best": with the smallest
+    held-out error. Nothing that they name is executed.
 
     Newer ones that are torn are reported on standard error unless `quiet`. Raises BadInput naming folder or file.
     """
@@ -118,7 +110,7 @@ def find(run: Path, name: str | None = None, quiet: bool = False) -> Stored:
     for line in () if quiet else skipped:
         print(f"mpitrain: {line}", file=sys.stderr)
     checkpoint.require_intact(run, found)
-    return Stored(run, found, configuration.load(found / checkpoint.CONFIG, []))
+    return found, configuration.load(found / checkpoint.CONFIG, [])
 
 
 def load(
@@ -134,9 +126,9 @@ def load(
     `build`: what makes the module of a run that was given one in Python. `exact`: compute products in float32, whatever
     run.matmul says. `trust` and `new_code`: as in `RunFolder`. Raises BadInput naming folder or file.
     """
-    stored = find(run, name)
-    folder = RunFolder.at(run, stored.checkpoint, trust, new_code)
-    return built(stored, inputs.code_of(stored.config, build, folder), build, exact)
+    found, config = find(run, name)
+    code = inputs.code_of(config, build, RunFolder.at(run, found, trust, new_code))
+    return _built(run, found, config, code, build, exact)
 
 
 @contextmanager
@@ -146,31 +138,32 @@ def opened(
     """The model that a command's options name and what `prepare` makes with it, on all ranks, in a context with the
     run's deadline and threads. Collective."""
     run, quiet, code = options.run_folder, transport.rank > 0, dict[str, Code]()
-    stored = agreed(transport, lambda: find(run, options.checkpoint, quiet), "the run")
-    if stored.config.model.import_ or stored.config.data.import_:
-        folder = RunFolder.at(run, stored.checkpoint, options.trust, options.new_code)
-        code = shared(transport, lambda: inputs.code_of(stored.config, None, folder))
+    found, config = agreed(transport, lambda: find(run, options.checkpoint, quiet), "the run")
+    if config.model.import_ or config.data.import_:
+        folder = RunFolder.at(run, found, options.trust, options.new_code)
+        code = shared(transport, lambda: inputs.code_of(config, None, folder))
 
     def load() -> tuple[TrainedModel, T]:
-        model = built(stored, code)
+        model = _built(run, found, config, code)
         return model, prepare(model)
 
-    found = agreed(transport, load, "the run and the data")
-    transport.deadline = stored.config.run.deadline
-    threads = transport.threads(stored.config.run.threads)
+    both = agreed(transport, load, "the run and the data")
+    transport.deadline = config.run.deadline
+    threads = transport.threads(config.run.threads)
     torch_start.limit_threads(threads)
     with threadpool_limits(threads):
-        yield found
+        yield both
 
 
-def built(
-    stored: Stored,
+def _built(
+    run: Path,
+    found: Path,
+    config: Config,
     code: Mapping[str, Code],
     build: Callable[..., object] | None = None,
     exact: bool = False,
 ) -> TrainedModel:
-    """The model of a checkpoint, of which `code` is executed. Raises BadInput."""
-    run, found, config = stored.run, stored.checkpoint, stored.config
+    """The model of a checkpoint that is `found`, of which `code` is executed. Raises BadInput."""
     trained_on = origin.read(found) or origin.read(run) or source_of(config, code).origin()
     as_built = replace(config, run=replace(config.run, matmul="float32")) if exact else config
     network = inputs.network_of(as_built, form_of(config, trained_on), trained_on.classes, code=code, given=build)
