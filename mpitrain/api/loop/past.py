@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -97,14 +98,10 @@ class Past:
         return self._read(name, array)
 
     def _read(self, name: str, read: Callable[..., Any], rank: int | None = None) -> Array:
-        for path in (self.folder / part_of(self._source if rank is None else rank), self.folder / STATE):
-            with opened(path) as file:
-                try:
-                    return read(file, name)[:]
-                except KeyError:  # rank 0 has it, too
-                    if path.name == STATE:
-                        raise
-        raise AssertionError
+        with opened(self.folder / part_of(self._source if rank is None else rank)) as file, suppress(KeyError):
+            return read(file, name)[:]
+        with opened(self.folder / STATE) as file:  # rank 0 has it, too
+            return read(file, name)[:]
 
     def _numbers(self, rank: int) -> LoopNumbers:
         with opened(self.folder / part_of(rank)) as file:
