@@ -49,11 +49,6 @@ def launcher(given: str) -> str:
     raise BadInput("--launch: found neither mpirun, mpiexec nor srun; say how to start {ranks} ranks")
 
 
-def training(launch: str, ranks: int, words: list[str]) -> list[str]:
-    """The whole command line of a training, with these words after `train`."""
-    return on_ranks(launch, ranks, [*PROGRAM, "train", *words])
-
-
 def on_ranks(launch: str, ranks: int, words: list[str]) -> list[str]:
     """The command line that starts a program on this many ranks."""
     started = shlex.split(launch.replace("{ranks}", str(ranks)))

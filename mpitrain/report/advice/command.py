@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from mpitrain.api.clusters import find
-from mpitrain.api.launching import PROGRAM, launcher, training
+from mpitrain.api.launching import PROGRAM, launcher, on_ranks
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.config import FIRST, read_toml, with_keys
 from mpitrain.console import open_console
@@ -91,7 +91,7 @@ def _seconds(option: str, text: str) -> float:
 def _trials(options: argparse.Namespace, stop: Stop) -> Trials:
     """How trials are made. Raises BadInput."""
     if options.here:
-        words = training(launcher(options.launch), options.ranks, [])
+        words = on_ranks(launcher(options.launch), options.ranks, [*PROGRAM, "train"])
         return Trials(options.out, options.ranks, 1, {"here": True}, words, stop)
     if options.launch:
         raise BadInput("--launch: simulated ranks are started without a launcher; it belongs to --here")

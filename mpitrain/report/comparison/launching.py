@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from mpitrain.api.clusters import find
-from mpitrain.api.launching import PROGRAM, Relay, start, training
+from mpitrain.api.launching import PROGRAM, Relay, on_ranks, start
 from mpitrain.errors import BadInput, last_words, naming
 from mpitrain.report.comparison.matrix import Element
 
@@ -18,7 +18,8 @@ DEADLINE = 120.0  # seconds to read a configuration and a cluster
 
 def launched(element: Element, launch: str) -> list[str]:
     """The whole command line of an element's run."""
-    return training(launch, element.ranks, [*element.words, "--continue", str(element.folder)])
+    words = [*PROGRAM, "train", *element.words, "--continue", str(element.folder)]
+    return on_ranks(launch, element.ranks, words)
 
 
 def simulated(element: Element, cluster: str, last: tuple[str, ...] = ()) -> list[str]:
