@@ -13,7 +13,6 @@ import numpy as np
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.train import configured
 from mpitrain.config import overrides_of
-from mpitrain.data.augmentation import Augmentation
 from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.flat import Array, blocks
 from mpitrain.monitoring.evaluation import TOGETHER
@@ -173,9 +172,8 @@ class Trained:
         if inputs.shape[1:] != wanted:
             raise BadInput(f"inputs: of shape {list(inputs.shape)}, not [n, {', '.join(map(str, wanted))}]")
         if told.kind == "images" and data.crop:
-            rows, columns = Augmentation(data.crop).shape((wanted[0], wanted[1], wanted[2]))[:2]
-            top, left = (wanted[0] - rows) // 2, (wanted[1] - columns) // 2
-            inputs = inputs[:, top : top + rows, left : left + columns]
+            top, left = ((length - data.crop) // 2 for length in wanted[:2])
+            inputs = inputs[:, top : top + data.crop, left : left + data.crop]
         return np.ascontiguousarray((inputs.astype(dtype) - mean) * scale)
 
 
