@@ -113,11 +113,6 @@ def _built(
     """Build everything that depends on the user's files and keys and needs no communication; network and data sets of
     `code`, unless these are open, as `source`."""
     require_keys(transport, config, options)
-    of_torch = "model.import" if config.model.import_ else "model.backend = 'torch'"
-
-    def unfit() -> str:
-        return torch_start.without_cuda(of_torch) if config.by_torch else ""
-
     if options.phantom:
         device: Cpu = Phantoms(transport.runtime.pace, options.density or config.algorithm.density or DENSITY)
         if config.algorithm.sparse and not (options.density or config.algorithm.density):
@@ -125,6 +120,8 @@ def _built(
     elif transport.runtime.simulated:
         device = CPU.observed(transport.runtime.pace.around)
     else:
+        of_torch = "model.import" if config.model.import_ else "model.backend = 'torch'"
+        unfit = partial(torch_start.without_cuda, of_torch) if config.by_torch else str
         device = choose(config.run.device, config.run.matmul, transport.local_rank, unfit=unfit)
     source, corpus = transport.runtime.once("the training part", lambda: _open(config, code, device, source))
     torch_start.limit_threads(transport.threads(config.run.threads))
