@@ -510,7 +510,7 @@ def _kind(table: Record, kinds: Mapping[object, inspect.StructType], prefix: str
 
 def _unknown(key: str, known: list[str], prefix: str, tag: object) -> str:
     """What is said of a key that a table, of the kind `tag`, does not know."""
-    owners = [name for name, kind in ALGORITHMS.items() if key in kind.__struct_fields__]
+    owners = [name for name, kind in ALGORITHMS.items() if key in kind.__struct_encode_fields__]
     if prefix == "algorithm." and owners:
         return f"unknown key algorithm.{key} of {tag}; it is one of {', '.join(owners)}"
     meant = ALIASES.get(key)
