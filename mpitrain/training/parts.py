@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -18,52 +18,21 @@ from mpitrain.data.digits import embedded
 from mpitrain.data.origin import Origin
 from mpitrain.data.own import DATASET, OwnPart, classes_of
 from mpitrain.data.shards import folder_parts, part_order, require_part
-from mpitrain.data.sharing import Sharing
 from mpitrain.errors import BadInput, blaming
-from mpitrain.sampling.batch import SampleForm, Samples
+from mpitrain.sampling.batch import SampleForm
 from mpitrain.training.run_code import DATA, DataRecord, sums, texts
 from mpitrain.training.user_code import Code
 
-
-class Part(Samples, Protocol):
-    """A part that has been opened; `identity` is a checksum by which ranks compare their copies."""
-
-    kind: str
-    held_bytes: int
-
-    def hold(self, sharing: Sharing, partly: bool) -> None:
-        """Keep in memory what fits into the limit, once for the processes that share it; of a part that does not fit
-        as a whole, nothing, or as much as fits if `partly`. Collective over them."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def identity(self) -> str: ...
-
-
-class DataSource(Protocol):
-    """Where samples come from. `documents` are what a run folder keeps of it, texts by file name. All raise BadInput
-    naming folder, shard, key or sample."""
-
-    @property
-    def documents(self) -> Mapping[str, str]: ...
-
-    def parts(self) -> list[str]:
-        """The names of its parts."""
-
-    def origin(self, part: str = "train") -> Origin:
-        """What is known of a part."""
-
-    def training(self, **changes: Any) -> Part:
-        """The part to train on, of which nothing can be gathered before its `hold`."""
-
-    def opened(self, part: str, known: Origin, **changes: Any) -> Part:
-        """A part as the network saw its training part, which is `known`."""
+#: A part that has been opened.
+Part = Corpus | OwnPart
 
 
 class Shards:
     """A folder of shards, by default the configuration's, read as the configuration says; `changes` replace arguments
-    of `Corpus`."""
+    of `Corpus`. `documents` are what a run folder keeps of a source, texts by file name.
+
+    As with `OwnData`, all methods raise BadInput naming folder, shard, key or sample.
+    """
 
     documents: Mapping[str, str] = MappingProxyType({})  # the configuration is all there is
 
@@ -74,19 +43,20 @@ class Shards:
         return str(self.path)
 
     def parts(self) -> list[str]:
-        """See DataSource."""
+        """The names of its parts."""
         return list(folder_parts(self.path))
 
     def origin(self, part: str = "train") -> Origin:
-        """See DataSource."""
+        """What is known of a part."""
         return origins.of_part(self.path, part)
 
     def training(self, **changes: Any) -> Corpus:
-        """See DataSource."""
+        """The part to train on, of which nothing can be gathered before its `hold`."""
         return Corpus(self.path, "train", **reading(self._config) | {"hold": False} | changes)
 
     def opened(self, part: str, known: Origin, **changes: Any) -> Corpus:
-        """With its window, centre crop, the training part's own mean and deviation."""
+        """A part as the network saw its training part, which is `known`: with its window, centre crop, the training
+        part's own mean and deviation."""
         known.require(self.origin(part), str(self), part)
         centre = {"augmentation": Augmentation(self._config.data.crop), "statistics": known.statistics}
         return Corpus(self.path, part, **reading(self._config) | centre | changes)
@@ -118,11 +88,11 @@ class OwnData:
         return self._name
 
     def parts(self) -> list[str]:
-        """See DataSource."""
+        """See Shards."""
         return self._parts
 
     def origin(self, part: str = "train") -> Origin:
-        """See DataSource."""
+        """See Shards."""
         opened = self._part(part)
         form = opened.form
         kinds = ["float" if kind is None else "int32" for kind in (form.dtype, form.target_dtype)]
@@ -130,11 +100,11 @@ class OwnData:
         return Origin(DATASET, shape, opened.classes, [], samples=opened.samples, targets=targets, dtypes=kinds)
 
     def training(self, **changes: Any) -> OwnPart:
-        """See DataSource."""
+        """See Shards."""
         return self._part("train")
 
     def opened(self, part: str, known: Origin, **changes: Any) -> OwnPart:
-        """See DataSource."""
+        """See Shards."""
         known.require(self.origin(part), self._name, part)
         return self._part(part)
 
@@ -145,6 +115,10 @@ class OwnData:
             given = self._given.pop(part)  # nobody else holds it then
             self._opened[part] = OwnPart(self._name, part, given, self._classes, self._config.training.dtype)
         return self._opened[part]
+
+
+#: Where samples come from.
+DataSource = Shards | OwnData
 
 
 def source_of(config: Config, code: Mapping[str, Code]) -> DataSource:
