@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from mpitrain.algorithms.centred import Elastic
-from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain, with_momentum
+from mpitrain.algorithms.optimizers import Descent, Fast, Optimizer, plain, with_momentum
 from mpitrain.algorithms.roles import WorkerRule
 from mpitrain.algorithms.space import COMMON, MOMENTA, PERIODS, Between
 from mpitrain.flat import Array, scratch_for
@@ -62,9 +62,6 @@ class Admm(Elastic, frozen=True, tag_field="name", tag="admm"):
     @property
     def starts_apart(self) -> bool:
         return self.start == "different"
-
-    def beside(self, theta: Array) -> Buffers:
-        return {}
 
     def optimizer(self, fast: Fast = plain) -> Optimizer:
         return with_momentum(self.delta, fast=fast)

@@ -155,10 +155,6 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         if self.unit == "learning-rate" and not one_rate:
             raise BadInput("algorithm.unit = 'learning-rate' (SlowMo): the optimizer's groups have different rates")
 
-    def check_steps(self, steps: int) -> None:
-        if self.tau > steps:
-            raise BadInput(f"algorithm.tau = {self.tau}: longer than the {steps} minibatches that a worker has")
-
     @property
     def sparse(self) -> bool:
         return self.top_k > 0

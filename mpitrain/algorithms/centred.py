@@ -7,8 +7,9 @@ from typing import Literal
 import numpy as np
 
 from mpitrain.algorithms.interface import Slowing
-from mpitrain.algorithms.optimizers import plain
+from mpitrain.algorithms.optimizers import Buffers, plain
 from mpitrain.errors import BadInput
+from mpitrain.flat import Array
 from mpitrain.keys import Count, NotNegative
 from mpitrain.sampling.stages import Settings
 
@@ -35,10 +36,6 @@ class Centred(Slowing, frozen=True):
     def in_order(self) -> bool:
         return self.order == "round-robin"
 
-    def check_steps(self, steps: int) -> None:
-        if self.period > steps:
-            raise BadInput(f"algorithm.tau = {self.period}: longer than the {steps} minibatches that a worker has")
-
     @property
     def independent(self) -> bool:
         return self.sampling == "independent"
@@ -60,6 +57,9 @@ class Elastic(Centred, frozen=True):
     def check_with(self, exchange: str, rate_per: str, settings: Sequence[Settings]) -> None:
         if self.centre == "sharded" and exchange == "messages":
             raise BadInput("algorithm.centre = 'sharded': needs one-sided access; run.exchange allows messages only")
+
+    def beside(self, theta: Array) -> Buffers:
+        return {}
 
     def own_vectors(self) -> int:
         x = np.zeros(1, np.float32)

@@ -128,9 +128,6 @@ class Adownpour(Served, frozen=True, tag_field="name", tag="adownpour"):
     def period(self) -> int:
         return self.tau
 
-    def averaging_rate(self, t: int) -> float:
-        return 1.0 / (t + 1)
-
     def master(self, fast: Fast) -> MasterRule:
         return _AveragingMaster(self.averaging_rate, fast)
 

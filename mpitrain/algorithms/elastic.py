@@ -94,9 +94,6 @@ class AttractingCentre(Elastic, frozen=True):
         was, is_now = self.moving_rate(eta, before), self.moving_rate(eta, now)
         return "" if was == is_now else f"α = β/p is {is_now:.3g}, was {was:.3g}; algorithm.alpha keeps it"
 
-    def beside(self, theta: Array) -> Buffers:
-        return {}
-
     def worker(self, x: Array, centre: Array, workers: int, fast: Fast) -> "ElasticWorker":
         return ElasticWorker(x, self.optimizer(fast), self.moving_rate)
 

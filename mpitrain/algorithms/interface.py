@@ -10,6 +10,7 @@ import numpy as np
 from mpitrain.algorithms.optimizers import AnyOptimizer, Buffers, Fast, Optimizer, Sgd, plain
 from mpitrain.algorithms.roles import AveragingRule, MasterRule, RoundRule, WorkerRule
 from mpitrain.algorithms.space import Space
+from mpitrain.errors import BadInput
 from mpitrain.files import Record
 from mpitrain.flat import Array
 from mpitrain.keys import Number
@@ -95,6 +96,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def check_steps(self, steps: int) -> None:
         """Raise BadInput if each worker has too few minibatches."""
+        if self.period > steps:
+            raise BadInput(f"algorithm.tau = {self.period}: longer than the {steps} minibatches that a worker has")
 
     def resumed(self, eta: float, before: int, now: int) -> str:
         """What else changes if a run is resumed with `now` instead of `before` workers at learning rate η; "" for
@@ -152,7 +155,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     @property
     def period(self) -> int:
         """The number of a worker's minibatches between two exchanges with a centre."""
-        raise NotImplementedError
+        return 1
 
     @property
     def most(self) -> int:
@@ -229,8 +232,9 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return self.chosen.make(fast) if self.chosen else Sgd(fast)
 
     def averaging_rate(self, t: int) -> float:
-        """The share a of θ_t that the average takes in just before update t + 1: z ← (1 − a)z + aθ_t."""
-        raise NotImplementedError
+        """The share a of θ_t that the average takes in just before update t + 1: z ← (1 − a)z + aθ_t; by default, z is
+        the mean."""
+        return 1.0 / (t + 1)
 
     def worker(self, x: Array, centre: Array, workers: int, fast: Fast) -> WorkerRule:
         """The arithmetic of a worker that starts at x with the given centre. Both are copied."""

@@ -69,10 +69,6 @@ class Served(Centred, frozen=True):
         line = f"algorithm.stale_limit = {self.stale_limit} is below the number of workers, {workers}"
         return [(f"{line}: while they are equally fast, gradients are dropped all the time", {})]
 
-    @property
-    def period(self) -> int:
-        return 1
-
 
 class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
     """Asynchronous parameter server (Zhang 2013; Chan & Lane 2014)."""

@@ -35,9 +35,6 @@ class Averaged(Slowing, frozen=True, tag_field="name", tag="averaged"):
     averages = True
     model_from = ("average",)
 
-    def averaging_rate(self, t: int) -> float:
-        return 1.0 / (t + 1)
-
 
 class MovingAverage(Averaged, frozen=True, tag_field="name", tag="moving-average"):
     """SGD with a moving average of the iterates."""
