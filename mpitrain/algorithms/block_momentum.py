@@ -98,10 +98,6 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         return "server" if self._served else "model-averaging"
 
     @property
-    def has_master(self) -> bool:  # type: ignore[override]
-        return self._served
-
-    @property
     def together(self) -> bool:  # type: ignore[override]
         return not self._served
 
@@ -112,9 +108,6 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     @property
     def in_order(self) -> bool:
         return self.order == "round-robin"
-
-    def workers(self, ranks: int) -> int:
-        return max(ranks - 1, 1) if self._served else ranks
 
     @property
     def period(self) -> int:

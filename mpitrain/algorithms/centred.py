@@ -18,7 +18,6 @@ class Centred(Slowing, frozen=True):
     """A centre on rank 0, which is also the only worker if there is one rank."""
 
     protocol = "server"
-    has_master = True
     loop_instead = "its gradients go to a server, and here all ranks train; easgd, or allreduce, fits"
     workers_change = True
     sampling: Literal["dispensed", "independent", "chunked"] = "dispensed"
@@ -28,9 +27,6 @@ class Centred(Slowing, frozen=True):
     loaders: Count = 4  # number of chunks that a worker of `"chunked"` sampling takes together
     chunk: Count = 512  # samples of a chunk
     order: Literal["free", "round-robin"] = "free"  # `"round-robin"`: workers take turns; repeatable to the bit
-
-    def workers(self, ranks: int) -> int:
-        return max(ranks - 1, 1)
 
     @property
     def in_order(self) -> bool:

@@ -13,7 +13,6 @@ import numpy as np
 
 from mpitrain.algorithms.averaging import moving_average
 from mpitrain.algorithms.centred import Elastic
-from mpitrain.algorithms.interface import Algorithm
 from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain, with_momentum
 from mpitrain.algorithms.roles import AveragingRule, WorkerRule
 from mpitrain.algorithms.space import COMMON, PERIODS, Between, Choice, MomentumChoice
@@ -123,7 +122,6 @@ class _InStep(AttractingCentre, frozen=True):
     """All ranks are workers and take every step together."""
 
     protocol = "model-averaging"
-    has_master = False
     in_teams = False
     workers_change = False
     together = True
@@ -132,9 +130,6 @@ class _InStep(AttractingCentre, frozen=True):
         super().check()
         if self.order != "free" or self.centre != "whole":
             raise BadInput("algorithm.order, algorithm.centre: not for an algorithm without a master")
-
-    def workers(self, ranks: int) -> int:
-        return Algorithm.workers(self, ranks)
 
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "ElasticRule":
         return ElasticRule(x, self.optimizer(fast), self.moving_rate, self.tau)

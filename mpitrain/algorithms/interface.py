@@ -37,8 +37,6 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """
 
     protocol: ClassVar[str]
-    #: Whether rank 0 is a master that computes no gradients, if there are several ranks.
-    has_master: ClassVar[bool] = False
     #: Whether a centre only adds what workers push, in any order; otherwise a master merges it.
     additive: ClassVar[bool] = False
     #: Whether all ranks have the same parameters at the end.
@@ -127,8 +125,15 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """The share of entries that it aims to send of each gradient, where it is sparse; 0: whatever comes."""
         return 0.0
 
+    @property
+    def has_master(self) -> bool:
+        """Whether rank 0 is a master that computes no gradients, if there are several ranks."""
+        return self.protocol == "server"
+
     def workers(self, ranks: int) -> int:
         """The number of ranks that compute gradients."""
+        if self.has_master:
+            return max(ranks - 1, 1)
         return ranks if self.together else 1
 
     def samples_of_step(self, minibatch: int, ranks: int) -> int:
@@ -158,14 +163,9 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return 1
 
     @property
-    def most(self) -> int:
-        """The maximum of that number; more than `period` if workers do not wait for the master."""
-        return self.period
-
-    @property
     def computes_on(self) -> bool:
         """Whether a worker continues to compute until the master is free."""
-        return self.most > self.period
+        return False
 
     @property
     def in_order(self) -> bool:
@@ -265,8 +265,9 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return ()
 
     def steps_of(self, speed: float, fastest: float) -> int:
-        """The most minibatches that such a master hands to a worker of this speed."""
-        return self.most
+        """The most minibatches that such a master hands to a worker of this speed; more than `period` if workers do not
+        wait for the master."""
+        return self.period
 
 
 class Slowing(Algorithm, frozen=True):

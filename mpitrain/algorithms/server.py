@@ -123,8 +123,7 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
     def check_steps(self, steps: int) -> None:
         """Accept every n: a worker with fewer minibatches sends the sum of those."""
 
-    @property
-    def most(self) -> int:
+    def steps_of(self, speed: float, fastest: float) -> int:
         """The maximum, which is n in round-robin order."""
         if not self.until_free or self.order == "round-robin":
             return self.minibatches

@@ -281,7 +281,7 @@ class Straight:
 
         def give(worker: int) -> None:
             settings = self.schedule.at(now.position)
-            steps = max(1, int(options.tau * speeds[worker] / max(speeds) + 1e-9)) if block else options.most
+            steps = max(1, int(options.tau * speeds[worker] / max(speeds) + 1e-9)) if block else options.steps_of(1, 1)
             most = settings.minibatch * steps
             if options.samples_of_chunks:
                 given = stock.pop(worker, None) or self._hand_out(now, self._left_of_group(now), now.position)
