@@ -32,7 +32,7 @@ from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.queue import Queue
 from mpitrain.signals import Stop
 from mpitrain.training.context import Session, fresh
-from mpitrain.training.gradients import Learner
+from mpitrain.training.gradients import Learner, orders_of
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")  # on a busy machine any example may take long
@@ -273,7 +273,7 @@ def make_session(
         dtype=dtype,
         per_sample=per_sample,
         independent=config.algorithm.independent,
-        chunked=config.algorithm.chunked,
+        orders=orders_of(config.training.seed, corpus.samples, config.algorithm.chunked),
         device=device,
         figures=figures if config.run.gradient_statistics else None,
         clip_norm=config.training.clip_norm,

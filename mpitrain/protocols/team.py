@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mpitrain.flat import Array, block_slices
+from mpitrain.models.model import Ready
 from mpitrain.mpi.collectives import reduced
 from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.team import Team
@@ -42,9 +43,7 @@ class TeamMember:
         share = work.share(self.team.rank, self.team.size)
         return share if share.count else replace(share, start=work.start, count=1)
 
-    def gradient(
-        self, theta: Array, out: Array, work: Work, scale: float, on_ready: Callable[[slice], None] | None = None
-    ) -> float:
+    def gradient(self, theta: Array, out: Array, work: Work, scale: float, on_ready: Ready | None = None) -> float:
         """Sum the shares of `scale` times the minibatch's mean gradient at the leader's `theta` into the leader's
         `out`; there, the minibatch's mean loss."""
         team, share = self.team, work.share(self.team.rank, self.team.size)
@@ -91,14 +90,7 @@ class Leading(Learner):
         self._part = TeamMember(self, team)
         self._coming: list[Work] = []
 
-    def gradient(
-        self,
-        theta: Array,
-        out: Array,
-        work: Work,
-        on_ready: Callable[[slice], None] | None = None,
-        whole: Work | None = None,
-    ) -> float:
+    def gradient(self, theta: Array, out: Array, work: Work, on_ready: Ready | None = None) -> float:
         scale, team = self.scale(work), self._part.team
         if work in self._coming:
             del self._coming[: self._coming.index(work) + 1]

@@ -100,13 +100,11 @@ class Learner:
     """Computes minibatch gradients of a network on a corpus.
 
     `per_sample`: gradients are sums over the minibatch, not means (training.rate_per). `independent`: the samples are
-    drawn uniformly and with replacement (Chan & Lane 2014, §4.1) instead of taken from the epoch's order; `chunked`:
-    that order shuffles this many chunks of this many neighbours together (EASGD's prefetch). A corpus on
+    drawn uniformly and with replacement (Chan & Lane 2014, §4.1) instead of taken from the epoch's order. A corpus on
     disk is read ahead by as much as `expect` has announced; a read may take `deadline` seconds. Minibatches, θ and
     gradients lie on `device`, as the network does. `pace` lets the time pass that a simulated rank takes for this many
     samples. `figures` of the gradients are given if it is there. The gradient of a minibatch is computed in this many
-    `parts`; above 0, `clip_norm` is the largest norm of its mean. `orders` are those of `seed` and `chunked`, where
-    other ranks have them too.
+    `parts`; above 0, `clip_norm` is the largest norm of its mean. `orders` are by default those of `seed`, not chunked.
     """
 
     def __init__(
@@ -118,7 +116,6 @@ class Learner:
         dtype: str,
         per_sample: bool = False,
         independent: bool = False,
-        chunked: tuple[int, int] | None = None,
         device: Cpu = CPU,
         deadline: float = DEADLINE,
         pace: Callable[[int], None] | None = None,
@@ -133,7 +130,7 @@ class Learner:
         self._figures, self._parts, self.clip_norm = figures, parts, clip_norm
         self._sum: Array | None = None
         self.seed, self.per_sample, self.independent = seed, per_sample, independent
-        self._orders = orders or orders_of(seed, corpus.samples, chunked)
+        self._orders = orders or orders_of(seed, corpus.samples)
         self.loader = device.open_loader(corpus, np.dtype(dtype), deadline)
         self._asked: deque[Work] = deque()
         self._expected: deque[Work] = deque()
@@ -144,16 +141,9 @@ class Learner:
             return independent_indices(self.seed, work.epoch, work.start, work.count, self.corpus.samples)
         return self._orders.part(work.epoch, work.start, work.count)
 
-    def gradient(
-        self,
-        theta: Array,
-        out: Array,
-        work: Work,
-        on_ready: Callable[[slice], None] | None = None,
-        whole: Work | None = None,
-    ) -> float:
-        """Write the gradient at `theta` into `out`; the minibatch's mean loss. `whole`: see `scaled_gradient`."""
-        return self.scaled_gradient(theta, out, work, self.scale(work), on_ready, whole)
+    def gradient(self, theta: Array, out: Array, work: Work, on_ready: Ready | None = None) -> float:
+        """Write the gradient at `theta` into `out`; the minibatch's mean loss."""
+        return self.scaled_gradient(theta, out, work, self.scale(work), on_ready)
 
     def scale(self, work: Work) -> float:
         """What the mean gradient of a minibatch is multiplied by."""
@@ -165,7 +155,7 @@ class Learner:
         out: Array,
         work: Work,
         scale: float,
-        on_ready: Callable[[slice], None] | None = None,
+        on_ready: Ready | None = None,
         whole: Work | None = None,
     ) -> float:
         """Write `scale` times the mean gradient at `theta` into `out`; the minibatch's mean loss.
