@@ -43,11 +43,6 @@ class ModelRecord(msgspec.Struct, frozen=True):
     torch: str
     metric: str = ""
 
-    @property
-    def named(self) -> dict[str, str]:
-        """What each key named."""
-        return {"model.import": self.spec, "model.loss": self.loss, "model.metric": self.metric}
-
 
 class DataRecord(msgspec.Struct, frozen=True):
     """data.json: where data of the user's own came from. `files` are the checksums of the texts."""
@@ -55,11 +50,6 @@ class DataRecord(msgspec.Struct, frozen=True):
     spec: str = msgspec.field(name="import")
     options: dict[str, object]
     files: dict[str, dict[str, str]]
-
-    @property
-    def named(self) -> dict[str, str]:
-        """What each key named."""
-        return {"data.import": self.spec}
 
 
 @dataclass(frozen=True)
@@ -100,7 +90,7 @@ def choose(specs: Mapping[str, str], run: RunFolder | None) -> dict[str, Code]:
     chosen = {}
     for name in names:
         kept = read(run.kept, name.key)
-        same = kept is not None and kept.named.get(name.key) == name.spec
+        same = kept is not None and msgspec.to_builtins(kept).get(name.key.partition(".")[2]) == name.spec
         chosen[name.key], why = _chosen(name, run, kept.files.get(name.key, {}) if kept is not None and same else {})
         say(f"{name}: executing {user_code.place(chosen[name.key])}{why}")
     return chosen
