@@ -41,13 +41,10 @@ class Trainer:
         """Bring the session's state up to date before it is evaluated."""
 
     def save(self) -> None:
-        """Start a checkpoint of the session's state, up to date."""
-        self.save_with([])
-
-    def save_with(self, outstanding: list[Work]) -> None:
-        """The same, with work that was handed out and is not yet done."""
-        assert self.session.saver is not None
-        coordination.save_state(self.session.saver, self.session.state, outstanding)
+        """Start a checkpoint of the session's state, up to date, with work that was handed out and is not yet done."""
+        saver, outstanding = self.session.saver, self.session.outstanding
+        assert saver is not None
+        coordination.save_state(saver, self.session.state, outstanding() if outstanding is not None else [])
 
 
 class Loop(Trainer, Generic[Piece]):

@@ -36,11 +36,8 @@ class MergingMaster(Master):
         self._next = 0  # in round-robin order: whose gradient comes next
         session.outstanding = self._outstanding
 
-    def save(self) -> None:
-        """The master alone; what workers hold is handed out again after a resume."""
-        self.save_with(self._outstanding())
-
     def _outstanding(self) -> list[Work]:
+        """What workers hold, which is handed out again after a resume."""
         return [*self.assigned.values(), *self.stocks.values()]
 
     def serve(self) -> None:
