@@ -119,7 +119,6 @@ class _MdownpourMaster(MasterRule):
 class Adownpour(Served, frozen=True, tag_field="name", tag="adownpour"):
     """DOWNPOUR with the mean of the centre over time."""
 
-    averages = True
     model_from = ("average",)
     training: ClassVar = {"learning_rate": 0.03, "epochs": 20.0}
     tau: Count = 1  # τ: minibatches between two exchanges

@@ -38,7 +38,6 @@ class Hybrid(SharedBatch, frozen=True, tag_field="name", tag="hybrid"):
     divides = True
     loop_instead = "it divides the layers over the ranks; allreduce fits"
     rates_biases = True
-    needs_values = "its layers are divided over the ranks"
     training: ClassVar = {"minibatch": 32, "learning_rate": 0.06, "epochs": 6.0}
     space: ClassVar = {**COMMON, "scheme": Choice(("a", "b", "c")), "momentum": MOMENTA}
     scheme: Literal["a", "b", "c"] = "b"  # how activations reach the fully connected layers

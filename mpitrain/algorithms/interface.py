@@ -41,15 +41,13 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     additive: ClassVar[bool] = False
     #: Whether all ranks have the same parameters at the end.
     replicated: ClassVar[bool] = False
-    #: Why phantom vectors, which have no values, cannot show its time and traffic; "" if they can.
-    needs_values: ClassVar[str] = ""
     #: Whether all ranks are workers that take every step together.
     together: ClassVar[bool] = False
     #: Whether stages can change the number of workers.
     workers_change: ClassVar[bool] = False
     #: Whether a worker can be a team of ranks.
     in_teams: ClassVar[bool] = False
-    #: Whether the network's fully connected layers are divided over the ranks.
+    #: Whether the network's fully connected layers are divided over the ranks, which phantom vectors cannot show.
     divides: ClassVar[bool] = False
     #: Whether biases have a learning rate of their own, which stages can change by `bias_factor`.
     rates_biases: ClassVar[bool] = False
@@ -59,9 +57,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     loop_keys: ClassVar[tuple[str, ...]] = ()
     loop_defaults: ClassVar[OtherDefaults] = {}
     loop_instead: ClassVar[str] = "it trains on one rank; allreduce does the same on many"
-    #: Whether the model is an average z of θ over time; z₀ = θ₀.
-    averages: ClassVar[bool] = False
-    #: The vectors of a checkpoint from which `model` is computed.
+    #: The vectors of a checkpoint from which `model` is computed; "average" is that of θ over time, z₀ = θ₀.
     model_from: ClassVar[tuple[str, ...]] = ("theta",)
     #: Defaults of [training], which suit the algorithm on the embedded digits.
     training: ClassVar[Record] = {}
@@ -210,7 +206,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def beside(self, theta: Array) -> Buffers:
         """The initial values of the vectors kept in addition to θ, by name."""
-        return {"average": theta.copy()} if self.averages else self.optimizer().buffers(theta)
+        return {"average": theta.copy()} if "average" in self.model_from else self.optimizer().buffers(theta)
 
     def own(self, theta: Array) -> Buffers:
         """The initial values of the vectors that each rank keeps for itself, by name."""
@@ -225,7 +221,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def model(self, vectors: Buffers) -> Array:
         """The parameters to evaluate, hash and export, computed from the vectors named in `model_from`."""
-        return vectors["average" if self.averages else "theta"]
+        return vectors[self.model_from[0]]
 
     def optimizer(self, fast: Fast = plain) -> Optimizer:
         """The local step."""

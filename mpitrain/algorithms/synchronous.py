@@ -32,7 +32,6 @@ class Averaged(Slowing, frozen=True, tag_field="name", tag="averaged"):
     """SGD with the mean of all iterates."""
 
     protocol = "synchronous"
-    averages = True
     model_from = ("average",)
 
 

@@ -36,7 +36,7 @@ def require_keys(transport: Transport, config: Config, options: TrainOptions) ->
             f"run.lost_ranks = 'continue': needs {'python -m mpitrain train' if tolerant() else NEEDED}",
         ),
         (options.density and not phantom, "--density: only with --phantom: gradients show what they send"),
-        (phantom and algorithm.needs_values, f"--phantom: {name}: {algorithm.needs_values}"),
+        (phantom and algorithm.divides, f"--phantom: {name}: its layers are divided over the ranks"),
         (options.density and not algorithm.sparse, f"--density: {name} sends whole vectors"),
         (phantom and (options.resume or options.continued), "--phantom: leaves no checkpoint to resume from"),
         (phantom and method != "none", f"--phantom: pretraining.method = {method!r}: nothing is trained"),

@@ -97,7 +97,7 @@ class Rule:
         state, options, fast = session.state, session.config.algorithm, session.device.fast
         self.state = state
         self._local = Descent(options.optimizer(fast), state.theta, state.beside)
-        self._average = fast(moving_average) if options.averages else None
+        self._average = fast(moving_average) if "average" in state.beside else None
         self._averaging_rate, self._scratch = options.averaging_rate, scratch_for(state.theta)
         #: Where the gradient is taken.
         self.at = self._local.at

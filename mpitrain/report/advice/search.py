@@ -150,7 +150,7 @@ class Search:
         return self._try([trial], part).get(trial.name, Outcome(trial.name, LATE, inf))
 
     def _carries(self, candidate: Candidate) -> bool:
-        return self.phantoms and not candidate.config.algorithm.needs_values
+        return self.phantoms and not candidate.config.algorithm.divides
 
     def _bracket(self, tried: list[Tried]) -> float:
         """Halve the number of candidates again and again; the seconds that all took, one after another."""
