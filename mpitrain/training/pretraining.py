@@ -133,19 +133,13 @@ def require_fit(options: Pretraining, network: Model) -> None:
     if options.method == "none":
         return
     layers = network_of_layers(network, "layers", f"pretraining.method = {options.method!r}").layers
-    follows = {id(layer): after for layer, after in pairwise(layers)}
-    hidden, lacks = [layer for layer in layers if layer.parameters][:-1], ""
-    machines = all(_is_machine(layer) and isinstance(follows[id(layer)], Sigmoid) for layer in hidden)
-    if not hidden:
-        lacks = "has no hidden layer"
-    elif options.method == "contrastive-divergence" and not machines:
-        lacks = "has hidden layers that are not fully connected sigmoid ones"
+    hidden = [(layer, after) for layer, after in pairwise([*layers, None]) if layer and layer.parameters][:-1]
+    lacks = "" if hidden else "has no hidden layer"
+    for layer, after in hidden if options.method == "contrastive-divergence" else ():
+        if not (isinstance(layer, FullyConnected) and layer.columns == 1 and isinstance(after, Sigmoid)):
+            lacks = "has hidden layers that are not fully connected sigmoid ones"
     if lacks:
         raise BadInput(f"pretraining.method = {options.method!r}: the network {lacks}")
-
-
-def _is_machine(layer: Layer) -> bool:
-    return isinstance(layer, FullyConnected) and layer.columns == 1
 
 
 # ---- shallower networks: the first layers of a network, with or without an output layer of their own
