@@ -17,13 +17,9 @@ from mpitrain.compression.residual import NO_LEVELS, SIGN, Entries, accumulate
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
 
-#: Makes memory for this many words.
+#: Makes memory for this many words, by default in host memory.
 Memory = Callable[[int], Array]
-
-
-def host_words(size: int) -> Array:
-    """Uninitialised, in host memory."""
-    return np.empty(size, np.uint32)
+host_words: Memory = partial(np.empty, dtype=np.uint32)
 
 
 class Compressor:
@@ -39,6 +35,7 @@ class Compressor:
         self._words = memory(residual.size)
         self._levels = memory(residual.size) if bits > 1 else NO_LEVELS
         self.threshold, self.step = 1.0, 1
+        self._unit = 0.0  # where entries are unquantised, what one of level 1 takes out instead
         self.target = 0.0  #: the share of elements to send, to which a threshold is adapted; 0: it is fixed
 
     def begin(self, scale: float, rate: float, emit: bool) -> None:
@@ -58,7 +55,7 @@ class Compressor:
     def amounts(self, entries: Entries) -> Array:
         """What the last entries have taken out of the residual, float64 [k]."""
         levels = entries.levels if entries.levels.size else np.ones(entries.words.size)
-        return np.where(entries.words & SIGN, -1.0, 1.0) * levels * self._quantum
+        return np.where(entries.words & SIGN, -1.0, 1.0) * levels * (self._unit or self.threshold)
 
     @property
     def nothing(self) -> Entries:
@@ -68,10 +65,6 @@ class Compressor:
     def norm(self) -> float:
         """‖residual‖."""
         return float(np.sqrt(np.dot(self.residual, self.residual)))
-
-    @property
-    def _quantum(self) -> float:
-        return self.threshold
 
 
 class Thresholds(Compressor):
@@ -96,7 +89,7 @@ class Thresholds(Compressor):
         self._numbers, self.target, self._clip = numbers, target_density, clip
         self._emit = partial(emit, greatest=rule.greatest_level(bits))
         self._since_last = 0
-        self._rate = self._unit = 0.0
+        self._rate = 0.0
         self.threshold = rule.round_threshold(numbers["threshold"])
 
     def begin(self, scale: float, rate: float, emit: bool) -> None:
@@ -149,10 +142,6 @@ class Thresholds(Compressor):
     def step_at(self, rate: float) -> int:
         """By how many units an entry of level 1 moves a weight at this learning rate of sums."""
         return rule.integer_step(rate, rule.round_threshold(self._numbers["threshold"]))
-
-    @property
-    def _quantum(self) -> float:
-        return self._unit or self.threshold
 
     def _adapt(self, count: int) -> None:
         if self.target:
