@@ -90,20 +90,12 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     # ---- in free order: a master, and workers that it serves
 
     @property
-    def _served(self) -> bool:
-        return self.order != "together"
-
-    @property
     def protocol(self) -> str:  # type: ignore[override]
-        return "server" if self._served else "model-averaging"
-
-    @property
-    def together(self) -> bool:  # type: ignore[override]
-        return not self._served
+        return "model-averaging" if self.order == "together" else "server"
 
     @property
     def workers_change(self) -> bool:  # type: ignore[override]
-        return self._served
+        return self.has_master
 
     @property
     def in_order(self) -> bool:
@@ -126,7 +118,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
 
     @property
     def _evaluates_behind(self) -> bool:
-        return self._served and self.look_ahead == "start"
+        return self.has_master and self.look_ahead == "start"
 
     def model(self, vectors: Buffers) -> Array:
         """Θ; where the server's Θ is where workers start, without what it is ahead."""
@@ -157,10 +149,10 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         return min(self.top_k / self.chunk, 1.0)
 
     def beside(self, theta: Array) -> Buffers:
-        return {name: np.zeros_like(theta) for name in ("velocity", *["moved"] * self._served)}
+        return {name: np.zeros_like(theta) for name in ("velocity", *["moved"] * self.has_master)}
 
     def own_vectors(self) -> int:
-        if self._served:
+        if self.has_master:
             return 0
         x = np.zeros(1, np.float32)
         return len(self.averaging(x, {"theta": x, **self.beside(x)}, 2, plain).vectors)

@@ -124,7 +124,6 @@ class _InStep(AttractingCentre, frozen=True):
     protocol = "model-averaging"
     in_teams = False
     workers_change = False
-    together = True
 
     def check(self) -> None:
         super().check()

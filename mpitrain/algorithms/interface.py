@@ -41,8 +41,6 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     additive: ClassVar[bool] = False
     #: Whether all ranks have the same parameters at the end.
     replicated: ClassVar[bool] = False
-    #: Whether all ranks are workers that take every step together.
-    together: ClassVar[bool] = False
     #: Whether stages can change the number of workers.
     workers_change: ClassVar[bool] = False
     #: Whether a worker can be a team of ranks.
@@ -125,6 +123,11 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def has_master(self) -> bool:
         """Whether rank 0 is a master that computes no gradients, if there are several ranks."""
         return self.protocol == "server"
+
+    @property
+    def together(self) -> bool:
+        """Whether all ranks are workers that take every step together."""
+        return self.protocol == "model-averaging"
 
     def workers(self, ranks: int) -> int:
         """The number of ranks that compute gradients."""
