@@ -153,11 +153,10 @@ class Thresholds(Compressor):
 def warm(codec: str, bits: int, dtype: np.dtype) -> None:
     """An exchange of a few elements, dense and sparse, so that every compiled loop lies in the on-disk cache."""
     for size in (4, 100):
-        residual, words, wire = np.zeros(size, dtype), np.empty(size, np.uint32), WireForm(size, bits, codec)
-        levels = np.empty_like(words) if bits > 1 else NO_LEVELS
-        gradient = np.where(np.arange(size) == 1, 2, 0).astype(dtype)
-        count = accumulate(residual, gradient, words, scale=1.0, threshold=1.0, levels=levels)
-        entries = Entries(words[:count], levels[:count])
+        compressor = Thresholds(np.zeros(size, dtype), {"threshold": 1.0}, bits, codec)
+        compressor.begin(1.0, 1.0, emit=True)
+        entries = compressor.end(np.where(np.arange(size) == 1, 2, 0).astype(dtype))
+        residual, wire = compressor.residual, compressor.wire
         _, decoded = wire.decode(wire.encode(entries, 0, 0, 1, 1.0, np.empty(wire.capacity, np.uint8)), 0)
         counts = np.zeros(size, np.int32)
         replica.apply(decoded.words, 1, counts, residual, decoded.levels)
