@@ -114,15 +114,11 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
 
     @property
     def model_from(self) -> tuple[str, ...]:  # type: ignore[override]
-        return ("theta", "velocity") if self._evaluates_behind else ("theta",)
-
-    @property
-    def _evaluates_behind(self) -> bool:
-        return self.has_master and self.look_ahead == "start"
+        return ("theta", "velocity") if self.has_master and self.look_ahead == "start" else ("theta",)
 
     def model(self, vectors: Buffers) -> Array:
         """Θ; where the server's Θ is where workers start, without what it is ahead."""
-        return vectors["theta"] - vectors["velocity"] if self._evaluates_behind else vectors["theta"]
+        return vectors["theta"] - vectors["velocity"] if "velocity" in self.model_from else vectors["theta"]
 
     def rounds(self, theta: Array, total: Array, fast: Fast) -> MovedBy:
         return MovedBy(theta, total, self.optimizer(fast), self.buffers == "reset")
