@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from math import ceil, prod
-from typing import ClassVar, Literal, Self, TypedDict
+from typing import Any, ClassVar, Literal, Self
 
 import msgspec
 import numpy as np
@@ -17,17 +17,9 @@ from mpitrain.keys import Number
 from mpitrain.sampling.common_rate import CommonRate
 from mpitrain.sampling.stages import Settings
 
-
-class OtherDefaults(TypedDict, total=False):
-    """What an algorithm or a preset gives other tables of the configuration as their defaults.
-
-    In a loop of the user's own the algorithm's table has such defaults as well.
-    """
-
-    algorithm: Record
-    training: Record
-    pretraining: Record
-    stages: Sequence[Mapping[str, object]]
+#: What an algorithm or a preset gives other tables of the configuration as their defaults, by the tables' names.
+#: In a loop of the user's own the algorithm's table has such defaults as well.
+OtherDefaults = Mapping[str, Any]
 
 
 class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
