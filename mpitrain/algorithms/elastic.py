@@ -20,7 +20,6 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
 from mpitrain.keys import Fraction, NotNegative
 
-LOOP_KEYS = ("tau", "alpha", "beta", "rho")
 IN_STEP = {**COMMON, "tau": PERIODS, "beta": Between(0.3, 0.95)}
 ELASTIC = {**IN_STEP, "centre": Choice(("whole", "sharded"))}
 WITH_MOMENTUM = {"delta": MomentumChoice((0.5, 0.8, 0.9, 0.95, 0.99))}
@@ -66,7 +65,6 @@ class AttractingCentre(Elastic, frozen=True):
     """Whether all workers start at the centre, or from different seeds, which trap the algorithm (footnote 7)."""
 
     def check(self) -> None:
-        super().check()
         if sum(value is not None for value in (self.alpha, self.beta, self.rho)) > 1:
             raise BadInput("algorithm.alpha, algorithm.beta, algorithm.rho: give one of them")
 
@@ -101,7 +99,7 @@ class Easgd(AttractingCentre, frozen=True, tag_field="name", tag="easgd"):
     """Asynchronous EASGD (Algorithm 1)."""
 
     any_optimizer = True
-    loop_keys = LOOP_KEYS
+    loop_keys = ("tau", "alpha", "beta", "rho")
     training: ClassVar = {"learning_rate": 0.1, "epochs": 20.0}
     space: ClassVar = ELASTIC
 
@@ -134,25 +132,17 @@ class _InStep(AttractingCentre, frozen=True):
         return ElasticRule(x, self.optimizer(fast), self.moving_rate, self.tau)
 
 
-class EasgdSync(_InStep, frozen=True, tag_field="name", tag="easgd-sync"):
+class EasgdSync(_InStep, Easgd, frozen=True, tag_field="name", tag="easgd-sync"):
     """Synchronous EASGD (equations 5 and 6)."""
 
-    any_optimizer = True
-    loop_keys = LOOP_KEYS
-    training: ClassVar = {"learning_rate": 0.1, "epochs": 20.0}
     space: ClassVar = IN_STEP
 
 
-class EamsgdSync(_InStep, frozen=True, tag_field="name", tag="eamsgd-sync"):
+class EamsgdSync(_InStep, Eamsgd, frozen=True, tag_field="name", tag="eamsgd-sync"):
     """Synchronous EAMSGD (equations 7 and 6)."""
 
     loop_instead = "its gradient belongs at x + δv, which a loop does not know; easgd-sync with momentum fits"
-    training: ClassVar = {"learning_rate": 0.02, "epochs": 20.0}
     space: ClassVar = IN_STEP | WITH_MOMENTUM
-    delta: Fraction = 0.9  # δ, the momentum
-
-    def optimizer(self, fast: Fast = plain) -> Optimizer:
-        return with_momentum(self.delta, fast=fast)
 
 
 class ElasticWorker(WorkerRule):
