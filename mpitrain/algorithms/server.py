@@ -104,7 +104,6 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
     minibatches_most: Number = 0  # the maximum if until_free; 0: ten times `minibatches`
     sampling: Literal["dispensed", "independent"] = "dispensed"
     """`"dispensed"`: each sample once an epoch; `"independent"`: draws with replacement from the whole corpus."""
-    order: Literal["free", "round-robin"] = "free"  # `"round-robin"`: workers take turns; repeatable to the bit
 
     @property
     def period(self) -> int:
