@@ -25,16 +25,14 @@ class Observed:
     def __init__(self, out: Array, then: Ready | None) -> None:
         self._out, self._then, self._nonzero = out, then, 0
         self._square = 0.0
-        self.on_ready: Ready = Consumer(out, self._use) if isinstance(then, Consumer) else self._use_in_place
+        look = Consumer(out, self._use)
+        self.on_ready: Ready = look if isinstance(then, Consumer) else look.__call__  # then gradients come in `out`
 
     def give(self, figures: RankFigures) -> None:
         """Give the figures of the whole gradient."""
         if np.isfinite(self._square):  # a gradient that is not is refused, or ends the training
             figures.give("gradient_norm", self._square**0.5)
         figures.give("gradient_zeros_mean", 1.0 - self._nonzero / self._out.size)
-
-    def _use_in_place(self, part: slice) -> None:
-        self._use(part, self._out[part])
 
     def _use(self, part: slice, g: Array) -> None:
         self._nonzero += int(np.count_nonzero(g))
