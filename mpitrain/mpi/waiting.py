@@ -15,7 +15,7 @@ import numpy as np
 
 from mpitrain.errors import Overdue, named
 from mpitrain.mpi.communicator import Communicator, Request, Runtime
-from mpitrain.mpi.cores import as_bits, from_bits, share
+from mpitrain.mpi.cores import LARGEST, share
 from mpitrain.mpi.heartbeats import BEATS, Assured, Heartbeats
 from mpitrain.mpi.launcher import MPI, require_one_job
 from mpitrain.mpi.process import PROCESS
@@ -113,11 +113,10 @@ class Member:
         self.cores, self.node_cores = (1, 1) if runtime.simulated else self._divide_cores()
 
     def _divide_cores(self) -> tuple[int, int]:
-        own = as_bits(os.sched_getaffinity(0))
-        everyone = np.zeros((self.local_size, own.size), np.uint8)
-        self.wait(self._local.Iallgather(own, everyone), "the start of the program")
-        masks = [from_bits(mask) for mask in everyone]
-        return share(masks[self.local_rank], masks), len(set().union(*masks))
+        own, ranks = os.sched_getaffinity(0), np.zeros(LARGEST, np.int32)  # of the node, that may use each core
+        ranks[list(own)] = 1
+        self.wait(self._local.Iallreduce(MPI.IN_PLACE, ranks, MPI.SUM), "the start of the program")
+        return share(own, ranks.tolist()), int(np.count_nonzero(ranks))
 
     def blocking(self, call: str) -> AbstractContextManager[object]:
         """Context around a call of MPI that has no nonblocking form, under the deadline."""
