@@ -185,11 +185,8 @@ class Runtime(Protocol):
     def working(self, beat: Callable[[], None], step: float) -> AbstractContextManager[object]:
         """Context of work in which this rank calls no MPI, while a process calls `beat` every `step` seconds."""
 
-    def allocate(self, size: int, communicator: Communicator) -> Window:
-        """A window of `size` bytes on this rank. Collective, blocks."""
-
-    def allocate_shared(self, size: int, communicator: Communicator) -> Window:
-        """The same, of ranks that share memory and address all of it."""
+    def allocate(self, size: int, communicator: Communicator, shared: bool) -> Window:
+        """A window of `size` bytes on this rank, which all ranks address if it is `shared`. Collective, blocks."""
 
     def shared_memory_left(self) -> float:
         """Bytes that this node has left for shared windows."""

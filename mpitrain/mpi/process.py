@@ -83,12 +83,9 @@ class Process:
         return self._watchdog.working(beat, step)
 
     @staticmethod
-    def allocate(size: int, communicator: Communicator) -> Window:
-        return MPI.Win.Allocate(size, 1, comm=cast(MPI.Intracomm, communicator))
-
-    @staticmethod
-    def allocate_shared(size: int, communicator: Communicator) -> Window:
-        return MPI.Win.Allocate_shared(size, 1, comm=cast(MPI.Intracomm, communicator))
+    def allocate(size: int, communicator: Communicator, shared: bool) -> Window:
+        make = MPI.Win.Allocate_shared if shared else MPI.Win.Allocate
+        return make(size, 1, comm=cast(MPI.Intracomm, communicator))
 
     @staticmethod
     def shared_memory_left() -> float:

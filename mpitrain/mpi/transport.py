@@ -10,7 +10,7 @@ from mpitrain.mpi.collectives import Collectives
 from mpitrain.mpi.communicator import Communicator
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.messages import Messages
-from mpitrain.mpi.windows import RemoteSegments, SharedSegments, SummingSegments
+from mpitrain.mpi.windows import Segments
 from mpitrain.mpi.witness import Witness
 from mpitrain.mpi.witnessed import WitnessedCommunicator
 from mpitrain.start import threads_of
@@ -68,17 +68,13 @@ class Transport(Messages, Collectives):
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, lacking, MPI.MAX), "the room in shared memory")
         return not lacking[0]
 
-    def shared_segments(self, size: int) -> SharedSegments:
+    def shared_segments(self, size: int) -> Segments:
         """Memory that the ranks of the one node address directly. Collective."""
-        return SharedSegments(self, size)
+        return Segments(self, size, shared=True)
 
-    def remote_segments(self, size: int) -> RemoteSegments:
-        """Memory that the other ranks read one-sidedly. Collective."""
-        return RemoteSegments(self, size)
-
-    def summing_segments(self, size: int) -> SummingSegments:
+    def remote_segments(self, size: int) -> Segments:
         """Memory that the other ranks read and add to one-sidedly. Collective."""
-        return SummingSegments(self, size)
+        return Segments(self, size)
 
     def progresses_passively(self, nap: float = 0.05) -> bool:
         """Whether a get completes while its target is outside MPI: rank 0 sleeps `nap` seconds, the others read, so

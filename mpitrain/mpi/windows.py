@@ -1,24 +1,30 @@
 """Memory that other ranks reach without this one's help: shared on a node, one-sided across nodes."""
 
-from collections.abc import Callable
-
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.mpi.communicator import Communicator, Request, Window
+from mpitrain.mpi.communicator import Request
 from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.waiting import Member
 
 
 class Segments:
-    """Memory of so many bytes on each rank, in one passive epoch, of which `allocate` makes the window."""
+    """Memory of so many bytes on each rank, in one passive epoch. The other ranks read and add to it one-sidedly; if it
+    is `shared`, all are on one node, and address all of it directly.
 
-    def __init__(self, member: Member, size: int, allocate: Callable[[int, Communicator], Window], call: str) -> None:
+    No addition to an element is lost, whoever adds at the same time. On one node the sum is made by the caller's
+    processor, under a lock of the MPI library's; a remote target's network card or progress engine makes it elsewhere.
+    """
+
+    def __init__(self, member: Member, size: int, shared: bool = False) -> None:
         self._member = member
+        self._adding: list[Request] = []
+        self._word = np.zeros(3, dtype=np.int64)
         member.wait(member.comm.Ibarrier(), "a window")  # which names who is missing: what follows blocks
-        with member.blocking(call):
-            self._window = allocate(size, member.comm)
+        with member.blocking("MPI_Win_allocate_shared" if shared else "MPI_Win_allocate"):
+            self._window = member.runtime.allocate(size, member.comm, shared)
             self._window.Lock_all(MPI.MODE_NOCHECK)
+        self.own = np.frombuffer(self._window.tomemory(), dtype=np.uint8)
 
     def sync(self) -> None:
         """A memory barrier: what was stored before is seen before what is stored after."""
@@ -31,43 +37,15 @@ class Segments:
             self._window.Unlock_all()
             self._window.Free()
 
-
-class SharedSegments(Segments):
-    """Memory on each rank of one node that all its ranks address directly."""
-
-    def __init__(self, member: Member, size: int) -> None:
-        super().__init__(member, size, member.runtime.allocate_shared, "MPI_Win_allocate_shared")
-
     def segment(self, rank: int) -> Array:
-        """One rank's memory as uint8."""
+        """One rank's memory as uint8, if it is shared."""
         return np.frombuffer(self._window.Shared_query(rank)[0], dtype=np.uint8)
-
-
-class RemoteSegments(Segments):
-    """Memory that the other ranks read with one-sided gets."""
-
-    def __init__(self, member: Member, size: int) -> None:
-        super().__init__(member, size, member.runtime.allocate, "MPI_Win_allocate")
-        self.own = np.frombuffer(self._window.tomemory(), dtype=np.uint8)
 
     def read(self, rank: int, offset: int, out: Array) -> None:
         """Copy `out.nbytes` bytes from another rank's memory."""
         with self._member.stopwatch.on("communication"):
             request = self._window.Rget([out, MPI.BYTE], rank, (offset, out.nbytes, MPI.BYTE))
             self._member.wait(request, "a one-sided read", whom=[rank], nbytes=out.nbytes)
-
-
-class SummingSegments(RemoteSegments):
-    """Memory that the other ranks also add to: no addition to an element is lost, whoever adds at the same time.
-
-    On one node the sum is made by the caller's processor, under a lock of the MPI library's; a remote target's network
-    card or progress engine makes it elsewhere.
-    """
-
-    def __init__(self, member: Member, size: int) -> None:
-        super().__init__(member, size)
-        self._adding: list[Request] = []
-        self._word = np.zeros(3, dtype=np.int64)
 
     def add(self, rank: int, offset: int, array: Array) -> None:
         """Start adding an array at a byte offset. It must stay untouched until `settle`."""

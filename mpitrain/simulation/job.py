@@ -15,7 +15,7 @@ from mpitrain.mpi.witness import Witness
 from mpitrain.simulation.communicator import Fabric, Group, SimulatedCommunicator
 from mpitrain.simulation.network import ClusterNetwork, Wires
 from mpitrain.simulation.scheduler import Cores, Late, Scheduler
-from mpitrain.simulation.windows import SimulatedWindow, allocate
+from mpitrain.simulation.windows import SimulatedWindow
 
 T = TypeVar("T")
 J = TypeVar("J")
@@ -157,11 +157,9 @@ class SimulatedRank:
         """It takes no simulated time."""
         return nullcontext()
 
-    def allocate(self, size: int, communicator: interface.Communicator) -> SimulatedWindow:
+    def allocate(self, size: int, communicator: interface.Communicator, shared: bool) -> SimulatedWindow:
         assert isinstance(communicator, SimulatedCommunicator)
-        return allocate(size, communicator, self)
-
-    allocate_shared = allocate
+        return SimulatedWindow(size, communicator, self)
 
     def shared_memory_left(self) -> float:
         return inf

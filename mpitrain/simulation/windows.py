@@ -15,21 +15,18 @@ from mpitrain.simulation.messages import SimulatedRequest, flat, raw
 PATIENCE = 60.0  # seconds of a wait within a call; it is looked at again when anything happens
 
 
-def allocate(size: int, communicator: SimulatedCommunicator, rank: Runtime) -> "SimulatedWindow":
-    """A window with `size` bytes on this rank. Returns when all ranks of the communicator have come."""
-    sizes, memories = np.zeros(communicator.size, dtype=np.int64), communicator.shared()
-    memories[communicator.rank] = np.zeros(size, dtype=np.uint8)
-    request = communicator.Iallgather(np.array([size], dtype=np.int64), sizes)
-    _wait(request, rank, "the others' windows")
-    return SimulatedWindow(memories, communicator, rank)
-
-
 class SimulatedWindow:
-    """One rank's handle. Operations take effect at their target when they arrive there, each at once as a whole."""
+    """One rank's handle of a window with `size` bytes on this rank, made when all ranks of the communicator have come.
 
-    def __init__(self, memories: dict[int, Array], communicator: SimulatedCommunicator, rank: Runtime) -> None:
-        self._memories, self._communicator, self._rank = memories, communicator, rank
+    Operations take effect at their target when they arrive there, each at once as a whole.
+    """
+
+    def __init__(self, size: int, communicator: SimulatedCommunicator, rank: Runtime) -> None:
+        self._memories, self._communicator, self._rank = communicator.shared(), communicator, rank
+        self._memories[communicator.rank] = np.zeros(size, dtype=np.uint8)
         self._under_way: list[tuple[int, SimulatedRequest]] = []
+        sizes = np.zeros(communicator.size, dtype=np.int64)
+        _wait(communicator.Iallgather(np.array([size], dtype=np.int64), sizes), rank, "the others' windows")
 
     def Lock_all(self, assertion: int, /) -> None:
         """Nothing has to be locked."""

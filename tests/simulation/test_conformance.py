@@ -186,7 +186,7 @@ def test_windows_are_read_added_to_and_swapped(on_ranks: On) -> None:
     """No addition is lost; of all that swap a word for another, one finds what it expected."""
 
     def program(transport: Transport) -> None:
-        memory, ranks = transport.summing_segments(64), transport.size
+        memory, ranks = transport.remote_segments(64), transport.size
         for rank in range(ranks):
             memory.add(rank, 16, np.full(4, 1.0 + transport.rank, np.float64))
         memory.complete()
