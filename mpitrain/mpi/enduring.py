@@ -6,15 +6,16 @@ So a rank learns of it where it takes up what others have done, and not in the m
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import TracebackType
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 from mpitrain.errors import RankLost
 from mpitrain.mpi.communicator import Communicator, Matched, Receive, Request
-from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecB, BufSpecV, InPlace, require_one_job
+from mpitrain.mpi.launcher import MPI, BufSpec, require_one_job
 from mpitrain.mpi.process import PROCESS
 
+P = ParamSpec("P")
 T = TypeVar("T")
 FAULTS = (MPI.ERR_PROC_FAILED, MPI.ERR_PROC_FAILED_PENDING, MPI.ERR_REVOKED)
 NEEDED = "Open MPI 5, started by mpirun --with-ft ulfm"
@@ -60,13 +61,12 @@ NOTICING = _Noticing()
 class EnduringRequest:
     """What is to come from others."""
 
-    def __init__(self, plain: Receive | Request) -> None:
+    def __init__(self, plain: Receive) -> None:
         self._plain = plain
 
     def Test(self, status: MPI.Status | None = None, /) -> bool:  # named as in MPI's requests
-        told = () if status is None else (status,)
         with NOTICING:
-            return self._plain.Test(*told)
+            return self._plain.Test(status)
 
 
 class EnduringSend:
@@ -98,7 +98,7 @@ class EnduringMessage:
         with NOTICING:
             self._plain.Recv(buffer)
 
-    def Irecv(self, buffer: BufSpec, /) -> Request:
+    def Irecv(self, buffer: BufSpec, /) -> Receive:
         with NOTICING:
             return EnduringRequest(self._plain.Irecv(buffer))
 
@@ -113,6 +113,11 @@ class EnduringCommunicator:
         self.size: int = (like or plain).size
         self.processes: list[str] = []  #: what each rank has told of its process
         family.members.append(plain)
+        begun = self._begun
+        self.Irecv, self.Ibarrier, self.Ibcast = begun(plain.Irecv), begun(plain.Ibarrier), begun(plain.Ibcast)
+        self.Ireduce, self.Iallreduce = begun(plain.Ireduce), begun(plain.Iallreduce)
+        self.Ireduce_scatter = begun(plain.Ireduce_scatter)
+        self.Iallgather, self.Iallgatherv = begun(plain.Iallgather), begun(plain.Iallgatherv)
 
     def without_lost(self, deadline: float) -> "tuple[EnduringCommunicator, list[int]]":
         """The communicator of all that live, and the ranks of this one that do not. Every one that lives calls it,
@@ -134,9 +139,6 @@ class EnduringCommunicator:
     def Issend(self, buffer: BufSpec, to: int, tag: int, /) -> Request:
         return EnduringSend(self._family, lambda: self.plain.Issend(buffer, to, tag))
 
-    def Irecv(self, buffer: BufSpec, source: int, tag: int, /) -> Receive:
-        return self._begun(lambda: self.plain.Irecv(buffer, source, tag))
-
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, /) -> bool:
         self._require_whole()
         with NOTICING:
@@ -152,29 +154,6 @@ class EnduringCommunicator:
         if self._family.broken:
             raise RankLost()
 
-    # ---- collectives
-
-    def Ibarrier(self) -> Request:
-        return self._begun(self.plain.Ibarrier)
-
-    def Ibcast(self, buffer: BufSpec, root: int, /) -> Request:
-        return self._begun(lambda: self.plain.Ibcast(buffer, root))
-
-    def Ireduce(self, send: BufSpec | InPlace, receive: BufSpec | None, operation: MPI.Op, root: int, /) -> Request:
-        return self._begun(lambda: self.plain.Ireduce(send, receive, operation, root))
-
-    def Iallreduce(self, send: BufSpec | InPlace, receive: BufSpec, operation: MPI.Op = MPI.SUM, /) -> Request:
-        return self._begun(lambda: self.plain.Iallreduce(send, receive, operation))
-
-    def Ireduce_scatter(self, send: BufSpec, receive: BufSpec, counts: Sequence[int], /) -> Request:
-        return self._begun(lambda: self.plain.Ireduce_scatter(send, receive, counts))
-
-    def Iallgather(self, send: BufSpec, receive: BufSpecB, /) -> Request:
-        return self._begun(lambda: self.plain.Iallgather(send, receive))
-
-    def Iallgatherv(self, send: BufSpec | InPlace, receive: BufSpecV, /) -> Request:
-        return self._begun(lambda: self.plain.Iallgatherv(send, receive))
-
     def Split(self, color: int, /) -> Communicator:
         with NOTICING:
             return EnduringCommunicator(self.plain.Split(color), self._family)
@@ -188,7 +167,12 @@ class EnduringCommunicator:
             made, request = self.plain.Idup()
         return EnduringCommunicator(made, self._family, self), EnduringRequest(request)
 
-    def _begun(self, begin: Callable[[], Receive | Request]) -> Receive:
-        self._require_whole()
-        with NOTICING:
-            return EnduringRequest(begin())
+    def _begun(self, begin: Callable[P, Receive]) -> Callable[P, Receive]:
+        """The same call, whose request waits for what is to come from others."""
+
+        def begun(*arguments: P.args, **named: P.kwargs) -> Receive:
+            self._require_whole()
+            with NOTICING:
+                return EnduringRequest(begin(*arguments, **named))
+
+        return begun

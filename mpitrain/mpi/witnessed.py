@@ -55,7 +55,7 @@ class WitnessedMessage:
         self._plain.Recv(buffer)
         self._witness.content(buffer)
 
-    def Irecv(self, buffer: BufSpec, /) -> Request:
+    def Irecv(self, buffer: BufSpec, /) -> Receive:
         return WitnessedRequest(self._plain.Irecv(buffer), self._witness, buffer)
 
 
