@@ -7,6 +7,7 @@ implementation can be whole. Arguments are passed by position.
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager, nullcontext
+from math import inf
 from typing import Protocol, TypeVar
 
 from mpitrain.flat import Array
@@ -134,38 +135,22 @@ class Pace:
 class Runtime(Protocol):
     """What a rank runs in, a process (mpi.process) or a simulation: its time, its waits, its windows, its end."""
 
-    @property
-    def pace(self) -> Pace:
-        """The time that this rank's work takes."""
-
-    @property
-    def simulated(self) -> int:
-        """How many simulated ranks share this process; 0 if none does."""
-
-    @property
-    def steadfast(self) -> bool:
-        """Whether no rank can fall silent, so that none gives heartbeats."""
-
-    @property
-    def probes(self) -> int:
-        """How often one looks for a message to find any that has come."""
-
-    @property
-    def threads(self) -> int:
-        """How many compute for a rank; 0: as the configuration and the machine say."""
-
-    @property
-    def witness(self) -> Witness | None:
-        """What answers where a recorded training is replayed."""
+    pace: Pace  #: the time that this rank's work takes
+    simulated: int = 0  #: how many simulated ranks share this process; 0 if none does
+    steadfast: bool = False  #: whether no rank can fall silent, so that none gives heartbeats
+    probes: int = 1  #: how often one looks for a message to find any that has come
+    threads: int = 0  #: how many compute for a rank; 0: as the configuration and the machine say
+    witness: Witness | None = None  #: what answers where a recorded training is replayed
 
     def once(self, what: str, make: Callable[[], T]) -> T:
         """What `make` returns. Ranks that share a process get what the first of them has made, and must not change
         it."""
+        return make()
 
     def clock(self) -> float:
         """Seconds since some moment."""
 
-    def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float, /) -> None:
         """Do nothing for so long, as if at work."""
 
     def pause(self, nap: float, patience: float, describe: Callable[[], str]) -> None:
@@ -184,12 +169,14 @@ class Runtime(Protocol):
 
     def working(self, beat: Callable[[], None], step: float) -> AbstractContextManager[object]:
         """Context of work in which this rank calls no MPI, while a process calls `beat` every `step` seconds."""
+        return nullcontext()
 
     def allocate(self, size: int, communicator: Communicator, shared: bool) -> Window:
         """A window of `size` bytes on this rank, which all ranks address if it is `shared`. Collective, blocks."""
 
     def shared_memory_left(self) -> float:
         """Bytes that this node has left for shared windows."""
+        return inf
 
     def finalize_within(self, seconds: float) -> None:
         """Have the end of this program wait for the others' for so long at most."""

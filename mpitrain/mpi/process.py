@@ -21,7 +21,7 @@ from typing import TypeVar, cast
 
 from mpitrain.errors import BadInput, Overdue
 from mpitrain.mpi import segments
-from mpitrain.mpi.communicator import Communicator, Pace, Window
+from mpitrain.mpi.communicator import Communicator, Pace, Runtime, Window
 from mpitrain.mpi.heartbeats import PROBES
 from mpitrain.mpi.launcher import MPI, initialise
 from mpitrain.mpi.watchdog import Blocking, Watchdog
@@ -34,15 +34,11 @@ LOADING = 60.0  # seconds that a rank which runs may take longer than others to 
 READING = 30.0  # seconds that the helper is given to read them
 
 
-class Process:
+class Process(Runtime):
     """The `Runtime` of a rank that has a process, and MPI, to itself."""
 
     pace = Pace()
-    simulated = 0
-    steadfast = False
     probes = PROBES
-    threads = 0
-    witness = None
     together: MPI.Comm = MPI.COMM_WORLD  #: the ranks that end together
     clock, sleep = staticmethod(time.monotonic), staticmethod(time.sleep)
 
@@ -54,10 +50,6 @@ class Process:
             initialise()
         self._watchdog.rank = MPI.COMM_WORLD.rank  # the watchdog's thread may not ask
         segments.note()
-
-    @staticmethod
-    def once(what: str, make: Callable[[], T]) -> T:
-        return make()
 
     @staticmethod
     def pause(nap: float, patience: float, describe: Callable[[], str]) -> None:

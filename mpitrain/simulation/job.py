@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from math import inf
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
@@ -11,7 +11,6 @@ from typing import Any, Generic, TypeVar, cast
 from mpitrain.mpi import Transport
 from mpitrain.mpi import communicator as interface
 from mpitrain.mpi.watchdog import outlasted
-from mpitrain.mpi.witness import Witness
 from mpitrain.simulation.communicator import Fabric, Group, SimulatedCommunicator
 from mpitrain.simulation.network import ClusterNetwork, Wires
 from mpitrain.simulation.scheduler import Cores, Late, Scheduler
@@ -109,12 +108,11 @@ class SimulatedPace(interface.Pace):
             self.work(what, nbytes)
 
 
-class SimulatedRank:
-    """The `Runtime` of one simulated rank: its time is the job's, and its waits let the other ranks run."""
+class SimulatedRank(interface.Runtime):
+    """The `Runtime` of one simulated rank: its time is the job's, and its waits let the other ranks run. Work in which
+    it calls no MPI takes no simulated time."""
 
-    probes = 1
     threads = 1
-    witness: Witness | None = None
 
     def __init__(self, job: Job[Any], rank: int) -> None:
         self._scheduler, self._rank, self.simulated = job.scheduler, rank, job.size
@@ -153,16 +151,9 @@ class SimulatedRank:
         finally:
             self._scheduler.limit(self._rank, inf)
 
-    def working(self, beat: Callable[[], None], step: float) -> AbstractContextManager[object]:
-        """It takes no simulated time."""
-        return nullcontext()
-
     def allocate(self, size: int, communicator: interface.Communicator, shared: bool) -> SimulatedWindow:
         assert isinstance(communicator, SimulatedCommunicator)
         return SimulatedWindow(size, communicator, self)
-
-    def shared_memory_left(self) -> float:
-        return inf
 
     def finalize_within(self, seconds: float) -> None:
         """There is nothing to wait for."""
