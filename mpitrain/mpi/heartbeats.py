@@ -6,6 +6,7 @@ a frozen rank: it is the one that says nothing, in whichever collective the othe
 """
 
 from collections.abc import Iterable, Sequence
+from math import inf
 
 from mpitrain.mpi.communicator import Communicator, Matched, Request
 from mpitrain.mpi.launcher import MPI
@@ -27,16 +28,19 @@ def look(comm: Communicator, source: int, tag: int, status: MPI.Status, probes: 
 
 
 class Heartbeats:
-    """What this rank knows of the others. Times are those of the clock that waits are measured by."""
+    """What this rank knows of the others. Times are those of the clock that waits are measured by.
 
-    def __init__(self, comm: Communicator, ranks: Sequence[int], now: float) -> None:
-        self._comm = comm
+    Where no rank can fall silent, they are `steadfast`: nothing is sent, and nobody is missed.
+    """
+
+    def __init__(self, comm: Communicator, ranks: Sequence[int], now: float, steadfast: bool = False) -> None:
+        self._comm, ranks = comm, [] if steadfast else ranks
         self.others = [rank for rank in ranks if rank != comm.rank]
         self._heard = dict.fromkeys(ranks, now)
         self._worked = now  # when any of the others was last heard to be at work
         self._state = dict.fromkeys(ranks, WORKING)
         self._sending: dict[int, Request] = {}
-        self._beaten, self._due = now - 1e9, now
+        self._beaten, self._due = now - 1e9, inf if steadfast else now
         self._watched_since: float | None = None
         self._leaving, self._left = 0, dict.fromkeys(ranks, 0)  # how often this rank and each other has left
         self._quiet = False
@@ -44,7 +48,8 @@ class Heartbeats:
 
     def heard(self, rank: int, now: float) -> None:
         """Something has come from a rank: it lives."""
-        self._heard[rank] = now
+        if rank in self._heard:
+            self._heard[rank] = now
 
     def attend(self, now: float, deadline: float, working: bool) -> bool:
         """Say that this rank lives and listen to the others, if it is time for either; whether it was."""
@@ -80,7 +85,7 @@ class Heartbeats:
 
     def waits(self, rank: int) -> bool:
         """Whether a rank was waiting when it was last heard of."""
-        return self._state[rank] == WAITING
+        return self._state.get(rank) == WAITING
 
     def watch(self, now: float | None) -> None:
         """From now on every rank gives heartbeats at all times; no longer so with None."""
@@ -121,19 +126,3 @@ class Heartbeats:
         for rank in self.others:
             if rank not in self._sending:
                 self._sending[rank] = self._comm.Isend([state, MPI.BYTE], rank, Tag.HEARTBEAT)
-
-
-class Assured(Heartbeats):
-    """Of ranks that cannot fall silent: nothing is sent, and nobody is missed."""
-
-    def __init__(self, comm: Communicator, ranks: Sequence[int], now: float) -> None:
-        super().__init__(comm, [comm.rank], now)
-
-    def heard(self, rank: int, now: float) -> None:
-        pass
-
-    def attend(self, now: float, deadline: float, working: bool) -> bool:
-        return False
-
-    def waits(self, rank: int) -> bool:
-        return False

@@ -16,7 +16,7 @@ import numpy as np
 from mpitrain.errors import Overdue, named
 from mpitrain.mpi.communicator import Communicator, Request, Runtime
 from mpitrain.mpi.cores import LARGEST, share
-from mpitrain.mpi.heartbeats import BEATS, Assured, Heartbeats
+from mpitrain.mpi.heartbeats import BEATS, Heartbeats
 from mpitrain.mpi.launcher import MPI, require_one_job
 from mpitrain.mpi.process import PROCESS
 from mpitrain.mpi.witnessed import WitnessedRequest
@@ -95,8 +95,7 @@ class Member:
         self.traffic, self.stopwatch = Traffic(), Stopwatch(self.clock)
         self.numbers = itertools.count()  # what all ranks draw alike
         self._in_flight: deque[tuple[Request, object]] = deque()  # messages posted, kept until they have gone
-        beating = Assured if runtime.steadfast else Heartbeats
-        self.heartbeats = beating(self.comm, self.members, self.waking())  # of duplicates too
+        self.heartbeats = Heartbeats(self.comm, self.members, self.waking(), runtime.steadfast)  # of duplicates too
         self.yielding = YIELDING
         self.wait(self.comm.Ibarrier(), "the start of the program")
         with self.blocking("MPI_Comm_split_type"):
