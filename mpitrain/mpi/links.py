@@ -1,26 +1,31 @@
 """Measure what messages between two ranks take."""
 
 import time
-from dataclasses import dataclass
+from typing import Annotated
 
+import msgspec
 import numpy as np
 
 from mpitrain.flat import Array
+from mpitrain.keys import Section
 from mpitrain.mpi.tags import Tag
 from mpitrain.mpi.transport import Transport
 
 LARGE, ROUNDS, SMALL_ROUNDS = 16 << 20, 4, 100  # bytes of a large message, and how often each is sent to and fro
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 
-@dataclass(frozen=True)
-class Link:
-    """What messages between two ranks take: seconds of `latency`, bytes a second of `bandwidth`."""
+class Link(Section, frozen=True):
+    """What messages between two ranks take: seconds of a message's first byte, and bytes a second."""
 
-    latency: float = 2e-6
-    bandwidth: float = 1e10
+    latency: Seconds
+    bandwidth: Annotated[float, msgspec.Meta(ge=1, le=1e15)]
 
     def __str__(self) -> str:
         return f"{self.latency * 1e6:,.0f} µs, {self.bandwidth / 1e9:.2f} GB/s"
+
+
+USUAL = Link(2e-6, 1e10)
 
 
 def pairs(leaders: list[int]) -> tuple[list[int] | None, list[int] | None]:

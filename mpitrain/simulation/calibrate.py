@@ -34,7 +34,7 @@ from mpitrain.models.network import multiply_adds
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, by_all_ranks
-from mpitrain.mpi.links import Link, link, pairs
+from mpitrain.mpi.links import USUAL, Link, link, pairs
 from mpitrain.sampling.queue import Work
 from mpitrain.simulation.cluster import MeasuredNetwork
 from mpitrain.training.gradients import Learner
@@ -76,8 +76,8 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     start, slope = line(samples, seconds)
     factors = spread(samples, seconds, start, slope)
     within, between = (link(transport, pair) for pair in pairs(transport.node_leaders))
-    told = Link((between or Link(LATENCY)).latency, bandwidth) if bandwidth else between
-    inside = within or (Link() if bandwidth else None)
+    told = Link(between.latency if between else LATENCY, bandwidth) if bandwidth else between
+    inside = within or (USUAL if bandwidth else None)
     own = MeasuredNetwork(network.name, network.layout.size, multiply_adds(network))
     content = {
         "nodes": given.nodes or transport.nodes,
@@ -89,8 +89,8 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
             for kind in work[0]
             for seconds in [float(np.mean([each[kind] for each in work]))]
         },
-        "within_node": _connection(inside or told or Link()),
-        "between_nodes": _connection(told or inside or Link()),
+        "within_node": _connection(inside or told or USUAL),
+        "between_nodes": _connection(told or inside or USUAL),
         "network": msgspec.to_builtins(own),
     }
     notes = [

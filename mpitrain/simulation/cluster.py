@@ -17,11 +17,10 @@ from mpitrain.errors import BadInput
 from mpitrain.keys import Count, Section
 from mpitrain.models.model import Model
 from mpitrain.models.network import multiply_adds
+from mpitrain.mpi.links import Link, Seconds
 from mpitrain.sampling.rng import stream
-from mpitrain.simulation.network import ClusterNetwork, Link
+from mpitrain.simulation.network import ClusterNetwork
 
-Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
-Bandwidth = Annotated[float, msgspec.Meta(ge=1, le=1e15)]
 Factor = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
 Number = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -84,17 +83,6 @@ class Fault(Section, frozen=True):
     lasts: Annotated[float, msgspec.Meta(gt=0, le=1e6)] | None = None
 
 
-class Connection(Section, frozen=True):
-    """Seconds of a message's first byte, and bytes a second."""
-
-    latency: Seconds
-    bandwidth: Bandwidth
-
-    def link(self) -> Link:
-        """For the network."""
-        return Link(self.latency, self.bandwidth)
-
-
 class Cluster(Section, frozen=True):
     """Equal nodes. Ranks fill one node after another; those that share cores slow each other; each node has one card.
 
@@ -107,8 +95,8 @@ class Cluster(Section, frozen=True):
     ranks_per_node: Count
     cores_per_node: Count
     gradient: GradientCost
-    within_node: Connection
-    between_nodes: Connection
+    within_node: Link
+    between_nodes: Link
     message_seconds: Seconds = 0.0
     update: PerByte = PerByte()
     copy: PerByte = PerByte()
@@ -130,7 +118,7 @@ class Cluster(Section, frozen=True):
 
     def network(self) -> ClusterNetwork:
         """Its links."""
-        return ClusterNetwork(self.between_nodes.link(), self.within_node.link(), self.message_seconds)
+        return ClusterNetwork(self.between_nodes, self.within_node, self.message_seconds)
 
     def pace(self) -> Callable[[int, float], float]:
         """A function of a rank and a number of samples: the seconds of the rank's next gradient."""

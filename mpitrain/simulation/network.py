@@ -5,9 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mpitrain.mpi.links import Link
-
-USUAL = Link()
+from mpitrain.mpi.links import USUAL, Link
 
 
 @dataclass(frozen=True)
