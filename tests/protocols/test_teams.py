@@ -27,6 +27,7 @@ from mpitrain.simulation.network import ClusterNetwork, Link
 from mpitrain.training.context import divide
 from mpitrain.training.gradients import Learner
 from tests.faults import Fault, program
+from tests.leftovers import left_behind
 
 PEERS = ("algorithm.name=sparse-delta", "training.learning_rate=0.0625", "algorithm.threshold=0.5")
 KEYS = ("run.threads=1", "run.progress=none", "run.device=cpu", "training.seed=5", "algorithm.name=sparse-delta")
@@ -71,7 +72,7 @@ def trained(
 
     job = Job[Any](ranks)
     sessions = job.run(program)
-    assert job.left() == []
+    assert left_behind(job) == []
     return sessions
 
 
@@ -186,7 +187,7 @@ def simulated(job: Job[int], folder: Path, *keys: str, stops: list[Stop] | None 
     options = TrainOptions(overrides=(*KEYS, *keys), out=folder)
     with threadpool_limits(1):
         ended = job.run(lambda transport: train_on(transport, options, stops[transport.rank] if stops else Stop()))
-    assert set(ended) == {STOPPED if stops else 0} and job.left() == []
+    assert set(ended) == {STOPPED if stops else 0} and left_behind(job) == []
     return dict(json.loads((folder / "summary.json").read_text()))
 
 

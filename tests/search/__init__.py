@@ -58,6 +58,7 @@ from mpitrain.simulation.job import Aborted, Job
 from mpitrain.simulation.network import ClusterNetwork, Link
 from mpitrain.simulation.scheduler import Deadlock
 from mpitrain.training.gradients import Learner
+from tests.leftovers import left_behind
 
 from .conserved import Ledger, keeping
 from .sequential import Piece, Start, expected
@@ -333,7 +334,7 @@ def session(what: Case, seed: int, folder: Path, resume: bool = False) -> Sessio
             told.ended = [1] * what.ranks
             said.write(str(error))
     wait(told.writing, WRITING)
-    told.said, told.left = said.getvalue(), job.left()
+    told.said, told.left = said.getvalue(), left_behind(job)
     return told
 
 

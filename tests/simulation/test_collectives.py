@@ -9,6 +9,7 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.communicator import Communicator, Request
 from mpitrain.simulation.job import Job
 from mpitrain.simulation.network import ClusterNetwork, Link
+from tests.leftovers import left_behind
 
 SLOW = ClusterNetwork(Link(1e-3, 1e6), within=Link(0.0, 1e7))
 Start = Callable[[Transport, Communicator], Sequence[Request]]
@@ -29,7 +30,7 @@ def ends(nodes: Sequence[int], start: Start) -> list[list[float]]:
 
     job = Job[list[float]](len(nodes), SLOW, nodes=nodes)
     told = job.run(program)
-    assert not job.left()
+    assert not left_behind(job)
     return told
 
 

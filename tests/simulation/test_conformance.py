@@ -13,6 +13,7 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.team import Team
 from mpitrain.simulation.job import Job
 from mpitrain.simulation.network import ClusterNetwork
+from tests.leftovers import left_behind
 
 RANKS, TAG = 4, 9
 On = Callable[[Callable[[Transport], Any]], None]
@@ -28,7 +29,7 @@ def on_ranks(request: pytest.FixtureRequest) -> On:
     def run(program: Callable[[Transport], Any]) -> None:
         job = Job[Any](RANKS, ClusterNetwork(jitter=1e-5 if request.param == "late" else 0.0, seed=3))
         job.run(program)
-        assert not job.left()
+        assert not left_behind(job)
 
     return run
 

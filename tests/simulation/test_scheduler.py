@@ -9,6 +9,7 @@ from mpitrain.mpi import Transport
 from mpitrain.simulation.job import Aborted, Job
 from mpitrain.simulation.network import ClusterNetwork, Link
 from mpitrain.simulation.scheduler import Deadlock, Scheduler
+from tests.leftovers import left_behind
 
 
 def test_ranks_take_turns_in_the_order_of_virtual_time() -> None:
@@ -92,7 +93,7 @@ def test_a_rank_that_works_long_is_no_deadlock_and_no_silence() -> None:
         return transport.clock()
 
     job = Job[float](3)
-    assert min(job.run(program)) >= 3600.0 and not job.left()
+    assert min(job.run(program)) >= 3600.0 and not left_behind(job)
 
 
 def test_what_a_rank_raises_is_raised_and_the_others_end() -> None:

@@ -20,6 +20,7 @@ from mpitrain.signals import Stop
 from mpitrain.simulation.job import Job
 from mpitrain.simulation.network import ClusterNetwork, Link
 from mpitrain.training.gradients import Learner
+from tests.leftovers import left_behind
 
 KEYS = ("run.threads=1", "run.progress=none", "run.device=cpu", "training.seed=5", "training.epochs=0.3")
 ROUND_ROBIN = "algorithm.order=round-robin"
@@ -52,7 +53,7 @@ def simulated(job: Job[int], folder: Path, *keys: str) -> dict[str, Any]:
     options = TrainOptions(overrides=keys, out=folder)
     with threadpool_limits(1):  # of the process: the ranks' own limits must not undo each other
         assert set(job.run(lambda transport: train_on(transport, options, Stop()))) == {0}
-    assert job.left() == []
+    assert left_behind(job) == []
     return dict(json.loads((folder / "summary.json").read_text()))
 
 
