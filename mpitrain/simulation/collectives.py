@@ -20,7 +20,6 @@ from mpitrain.mpi.launcher import MPI
 from mpitrain.simulation.messages import SimulatedRequest
 from mpitrain.simulation.network import Wires
 from mpitrain.simulation.rounds import Round
-from mpitrain.simulation.scheduler import Scheduler
 
 NOBODY = -1
 KEPT = 32  # collectives whose steps are remembered: of a thousand ranks, some megabytes each
@@ -138,16 +137,14 @@ class Course:
     """One collective under way. It needs no turns of the ranks: only events, one for all steps that begin at a time.
     `ended(place)` is called when a rank's last step is done."""
 
-    def __init__(
-        self, scheduler: Scheduler, wires: Wires, members: Sequence[int], steps: Steps, ended: Callable[[int], None]
-    ) -> None:
-        self._scheduler, self._wires, self._members, self._ended = scheduler, wires, members, ended
+    def __init__(self, wires: Wires, members: Sequence[int], steps: Steps, ended: Callable[[int], None]) -> None:
+        self._scheduler, self._wires, self._members, self._ended = wires.scheduler, wires, members, ended
         self._left = [iter(each) for each in steps]
         self._came: dict[tuple[int, int], float] = {}  # by round and place: when a message will be there
         self._waits: dict[tuple[int, int], float] = {}  # by round and place: until when it sends itself
         self._begins: dict[float, list[int]] = {}
         for place in range(len(members)):
-            self._begin(scheduler.now + wires.jitter(), place)
+            self._begin(wires.scheduler.now + wires.jitter(), place)
 
     def _begin(self, time: float, place: int) -> None:
         """A rank's next step begins then."""

@@ -21,37 +21,20 @@ from mpitrain.simulation.messages import (
     raw,
 )
 from mpitrain.simulation.network import Wires
-from mpitrain.simulation.scheduler import Scheduler
-
-
-class Fabric:
-    """What all communicators of a job share: time, the network, and which node each rank of the job is on."""
-
-    def __init__(self, scheduler: Scheduler, wires: Wires, nodes: Sequence[int]) -> None:
-        self.scheduler, self.wires, self.nodes = scheduler, wires, nodes
-        self.groups: list[Group] = []
-
-    def send(self, nbytes: int, source: int, target: int, action: Callable[[], None], not_before: float = 0.0) -> float:
-        """Have `action` happen when this many bytes of one rank are with the other; when that is."""
-        _, arrival = self.wires.passage(self.scheduler.now, nbytes, source, target)
-        time = max(arrival + self.wires.jitter(), not_before)
-        self.scheduler.at(time, action)
-        return time
 
 
 class Group:
     """What the ranks of one communicator share. `members` are their numbers in the job."""
 
-    def __init__(self, fabric: Fabric, members: Sequence[int]) -> None:
-        self.fabric, self.members = fabric, members
-        self._nodes = tuple(fabric.nodes[member] for member in members)
-        self.boxes = [Mailbox(partial(fabric.scheduler.wake, member)) for member in members]
+    def __init__(self, wires: Wires, members: Sequence[int]) -> None:
+        self.wires, self.members = wires, members
+        self._nodes = tuple(wires.nodes[member] for member in members)
+        self.boxes = [Mailbox(partial(wires.scheduler.wake, member)) for member in members]
         self.collectives: dict[int, Collective] = {}
         self.arrivals: dict[tuple[int, int], float] = {}  # of the last message between two ranks
         self._made: dict[tuple[int, object], Group] = {}
         self._memories: dict[int, dict[int, Array]] = {}
         self.looking: set[int] = set()  # ranks that have looked at a window since one of them last changed
-        fabric.groups.append(self)
 
     def join(self, rank: int, number: int, called: Collective, part: CollectivePart) -> None:
         """A rank calls its collective `number`. Raises RuntimeError if others have called another one."""
@@ -61,13 +44,12 @@ class Group:
         collective.parts[rank] = part
         if len(collective.parts) == len(self.members):
             del self.collectives[number]
-            steps = collective.steps(self._nodes)
-            Course(self.fabric.scheduler, self.fabric.wires, self.members, steps, collective.end)
+            Course(self.wires, self.members, collective.steps(self._nodes), collective.end)
 
     def made(self, number: int, key: object, members: Sequence[int]) -> "Group":
         """The group that the ranks' call `number` makes of those with one key."""
         if (number, key) not in self._made:
-            self._made[number, key] = Group(self.fabric, members)
+            self._made[number, key] = Group(self.wires, members)
         return self._made[number, key]
 
     def memories(self, number: int) -> dict[int, Array]:
@@ -80,7 +62,7 @@ class SimulatedCommunicator:
 
     def __init__(self, group: Group, rank: int) -> None:
         self.group, self.rank, self.size = group, rank, len(group.members)
-        self._fabric, self._box = group.fabric, group.boxes[rank]
+        self._wires, self._box = group.wires, group.boxes[rank]
         self._numbers = count()
 
     # ---- between two ranks
@@ -94,7 +76,7 @@ class SimulatedCommunicator:
         request = SimulatedRequest(self._box.wake)
 
         def taken() -> None:
-            self._fabric.send(0, self.group.members[to], self.group.members[self.rank], request.complete)
+            self._wires.send(0, self.group.members[to], self.group.members[self.rank], request.complete)
 
         self._send(SentMessage(self.rank, tag, raw(buffer), taken), to, lambda: None)
         return request
@@ -117,7 +99,7 @@ class SimulatedCommunicator:
 
         before = group.arrivals.get(pair, 0.0)
         source, target = group.members[self.rank], group.members[to]
-        group.arrivals[pair] = self._fabric.send(message.payload.size, source, target, arrive, before)
+        group.arrivals[pair] = self._wires.send(message.payload.size, source, target, arrive, before)
 
     # ---- of all ranks
 
@@ -156,15 +138,15 @@ class SimulatedCommunicator:
 
     def Split(self, color: int, /) -> "SimulatedCommunicator":
         """Those of each colour, which all ranks have to tell first."""
-        colours, fabric = np.zeros(self.size, np.int64), self._fabric
+        colours = np.zeros(self.size, np.int64)
         told = self.Iallgather(np.array([color]), colours)
         while not told.Test():
-            fabric.scheduler.park(self.group.members[self.rank], 1.0, lambda: "MPI_Comm_split")
+            self._wires.scheduler.park(self.group.members[self.rank], 1.0, lambda: "MPI_Comm_split")
         return self._part([int(colour) for colour in colours])
 
     def Split_type(self, kind: int, /) -> "SimulatedCommunicator":
         """Those of each node. Who is where is known, so nobody is waited for."""
-        return self._part([self._fabric.nodes[member] for member in self.group.members])
+        return self._part([self._wires.nodes[member] for member in self.group.members])
 
     def _part(self, colours: Sequence[int]) -> "SimulatedCommunicator":
         """Those with this rank's colour."""
@@ -195,7 +177,7 @@ class SimulatedCommunicator:
             effect()
             request.complete()
 
-        self._fabric.send(nbytes, members[source], members[target], end)
+        self._wires.send(nbytes, members[source], members[target], end)
         return request
 
     def look(self) -> None:

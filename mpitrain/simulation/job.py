@@ -11,7 +11,7 @@ from typing import Any, Generic, TypeVar, cast
 from mpitrain.mpi import Transport
 from mpitrain.mpi import communicator as interface
 from mpitrain.mpi.watchdog import outlasted
-from mpitrain.simulation.communicator import Fabric, Group, SimulatedCommunicator
+from mpitrain.simulation.communicator import Group, SimulatedCommunicator
 from mpitrain.simulation.network import ClusterNetwork, Wires
 from mpitrain.simulation.scheduler import Cores, Late, Scheduler
 from mpitrain.simulation.windows import SimulatedWindow
@@ -50,9 +50,8 @@ class Job(Generic[T]):
         self.scheduler, self.seconds, self.work = Scheduler[T](ranks, stops), seconds, work
         shared = {node: Cores(self.scheduler, ranks if cores is None else cores) for node in nodes}
         self.cores = [shared[node] for node in nodes]
-        self.wires = Wires(network or ClusterNetwork(), nodes)
-        self._fabric = Fabric(self.scheduler, self.wires, nodes)
-        self._world, self.size, self._deadline = Group(self._fabric, range(ranks)), ranks, deadline
+        self.wires = Wires(self.scheduler, network or ClusterNetwork(), nodes)
+        self._world, self.size, self._deadline = Group(self.wires, range(ranks)), ranks, deadline
         self.shared: dict[str, object] = {}  # what the ranks make once
         self.steadfast = not stops  # what waits for ever is found to be a deadlock
 
@@ -68,16 +67,6 @@ class Job(Generic[T]):
     def runtime(self, rank: int) -> "SimulatedRank":
         """What a rank runs in."""
         return SimulatedRank(self, rank)
-
-    def left(self) -> list[str]:
-        """Messages that nobody has taken, receives that nothing came for, collectives that were not joined by all."""
-        boxes = [
-            f"rank {group.members[rank]}: {what}"
-            for group in self._fabric.groups
-            for rank, box in enumerate(group.boxes)
-            for what in box.open
-        ]
-        return boxes + [each.name for group in self._fabric.groups for each in group.collectives.values()]
 
 
 class SimulatedPace(interface.Pace):

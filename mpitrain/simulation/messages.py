@@ -129,14 +129,6 @@ class Mailbox:
         self.wake()  # what the rank does with it may be what it waits for
         return SimulatedMatched(message, self.wake)
 
-    @property
-    def open(self) -> list[str]:
-        """What nobody has taken, and what has not come, for tests."""
-        waiting = [
-            f"a message from {m.source} with tag {m.tag}" for found in self._arrived.values() for m in found.values()
-        ]
-        return waiting + [f"a receive from {source} with tag {tag}" for source, tag, _, _ in self._posted]
-
     @staticmethod
     def _receive(message: SentMessage, memory: Array, request: SimulatedRequest) -> None:
         message.taken()

@@ -1,11 +1,12 @@
 """What messages cost: latencies, bandwidths, a card for each node, and random delays, for tests."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from mpitrain.mpi.links import USUAL, Link
+from mpitrain.simulation.scheduler import Scheduler
 
 
 @dataclass(frozen=True)
@@ -26,18 +27,25 @@ class ClusterNetwork:
 
 
 class Wires:
-    """When messages arrive. Each node's card sends one message after another, and takes one after another; within a
-    node messages do not wait for each other."""
+    """When messages arrive, for all communicators of a job, whose ranks are on these nodes. Each node's card sends one
+    message after another, and takes one after another; within a node messages do not wait for each other."""
 
-    def __init__(self, network: ClusterNetwork, nodes: Sequence[int]) -> None:
-        self._network, self._nodes = network, nodes
+    def __init__(self, scheduler: Scheduler, network: ClusterNetwork, nodes: Sequence[int]) -> None:
+        self.scheduler, self._network, self.nodes = scheduler, network, nodes
         self._random = np.random.Generator(np.random.Philox(network.seed))
         self._sends, self._takes = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)  # until then
         self.busy = dict.fromkeys([(node, way) for node in nodes for way in ("sends", "takes")], 0.0)  # seconds so far
 
+    def send(self, nbytes: int, source: int, target: int, action: Callable[[], None], not_before: float = 0.0) -> float:
+        """Have `action` happen when this many bytes of one rank are with the other; when that is."""
+        _, arrival = self.passage(self.scheduler.now, nbytes, source, target)
+        time = max(arrival + self.jitter(), not_before)
+        self.scheduler.at(time, action)
+        return time
+
     def passage(self, now: float, nbytes: int, source: int, target: int) -> tuple[float, float]:
         """When this many bytes, sent at a time by one rank, have left it, and when they are with the other."""
-        here, there = self._nodes[source], self._nodes[target]
+        here, there = self.nodes[source], self.nodes[target]
         link = self._network.link(here == there)
         takes, late = nbytes / link.bandwidth, link.latency + self._network.message
         if here == there:

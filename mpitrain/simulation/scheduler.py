@@ -55,7 +55,6 @@ class Scheduler(Generic[T]):
     def __init__(self, ranks: int, stops: Mapping[int, Sequence[tuple[float, float]]] = MappingProxyType({})) -> None:
         self.now = 0.0
         self._stops = stops
-        self.turns = 0
         self._ranks = [_Rank() for _ in range(ranks)]
         self._ready = deque(range(ranks))
         self._events: list[tuple[float, int, bool, Callable[[], None]]] = []
@@ -171,7 +170,6 @@ class Scheduler(Generic[T]):
             while self._ready:
                 rank = self._ready.popleft()
                 if not (self._stops and self._stands_still(rank)):
-                    self.turns += 1
                     return rank
             if not self._live:
                 raise Deadlock("; ".join(_why(n, each) for n, each in enumerate(self._ranks) if not each.done))

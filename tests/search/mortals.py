@@ -34,7 +34,7 @@ class Mortals(Job[int]):
         self.standing: dict[int, list[tuple[float, float]]] = {rank: [] for rank in range(ranks)}
         super().__init__(ranks, deadline=deadline, stops=self.standing, **more)
         self.random, self._slowness = np.random.default_rng((seed, 7)), slowness
-        self._fabric.groups.clear()
+        self.groups: list[MortalGroup] = []
         self._world = self.group = MortalGroup(self, range(ranks))
         self.dead: dict[int, float] = {}  # since when
         self._heard: dict[tuple[int, int], float] = {}  # when a rank hears of another's death
@@ -99,7 +99,7 @@ class Mortals(Job[int]):
         """The others hear that it is not there any more."""
         for other in range(self.size):
             self._heard[other, rank] = self.later(other)
-        for group in list(self._fabric.groups):
+        for group in list(self.groups):
             group.agree()
 
     def later(self, rank: int) -> float:
@@ -139,8 +139,9 @@ class MortalGroup(Group):
     """What the ranks of a communicator share: when each hears that it is revoked, and who has come to leave it."""
 
     def __init__(self, job: Mortals, members: Any) -> None:
-        super().__init__(job._fabric, list(members))
+        super().__init__(job.wires, list(members))
         self.job = job
+        job.groups.append(self)
         self.boxes = [MortalBox(self, member, partial(job.scheduler.wake, member)) for member in self.members]
         self.revoked = dict.fromkeys(self.members, inf)
         self._leaving: set[int] = set()
