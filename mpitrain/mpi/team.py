@@ -31,7 +31,7 @@ class Team(CountedCollectives):
         self.rank, self.size = self.comm.rank, len(self.ranks)
         self.leader, self.leads = self.ranks[0], transport.rank == self.ranks[0]
         self.followers = self.ranks[1:]
-        self.traffic: Traffic = _Within(transport.traffic)
+        self.traffic = Traffic(whole=transport.traffic)
         self.numbers = itertools.count()  # what the team's ranks draw alike
 
     def share(self, size: int, dtype: np.dtype) -> None:
@@ -56,15 +56,3 @@ class Team(CountedCollectives):
             self._transport.post(rank, tag, message)
             self.traffic.bytes_sent += len(message)
             self.traffic.messages_sent += 1
-
-
-class _Within(Traffic):
-    """A part of a rank's traffic."""
-
-    def __init__(self, whole: Traffic) -> None:
-        super().__init__()
-        self._whole = whole
-
-    def count(self, sent: int, received: int, what: str = "send", to: int | None = None) -> None:
-        super().count(sent, received)
-        self._whole.count(sent, received, what, to)

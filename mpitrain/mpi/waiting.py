@@ -30,12 +30,14 @@ SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 2e-3  # seconds; each waking costs a busy
 
 @dataclass
 class Traffic:
-    """What this rank exchanged: payload bytes, by whatever means they travelled, and messages."""
+    """What this rank exchanged: payload bytes, by whatever means they travelled, and messages; `whole`: of what more
+    this is a part."""
 
     bytes_sent: int = 0
     bytes_received: int = 0
     messages_sent: int = 0
     listener: Listener | None = None
+    whole: "Traffic | None" = None
 
     def count(self, sent: int, received: int, what: str = "send", to: int | None = None) -> None:
         """One more message `to` a rank, or one collective, with this rank's payload."""
@@ -45,6 +47,8 @@ class Traffic:
         if self.listener is not None:
             whom = {} if to is None else {"to": to}
             self.listener.instant(what, {**whom, "bytes": sent, **({"received": received} if received else {})})
+        if self.whole is not None:
+            self.whole.count(sent, received, what, to)
 
     @property
     def both(self) -> int:
