@@ -22,6 +22,8 @@ from mpitrain.simulation.messages import (
 )
 from mpitrain.simulation.network import Wires
 
+PATIENCE = 60.0  # seconds of a wait within a call; it is looked at again when anything happens
+
 
 class Group:
     """What the ranks of one communicator share. `members` are their numbers in the job."""
@@ -139,9 +141,7 @@ class SimulatedCommunicator:
     def Split(self, color: int, /) -> "SimulatedCommunicator":
         """Those of each colour, which all ranks have to tell first."""
         colours = np.zeros(self.size, np.int64)
-        told = self.Iallgather(np.array([color]), colours)
-        while not told.Test():
-            self._wires.scheduler.park(self.group.members[self.rank], 1.0, lambda: "MPI_Comm_split")
+        self.finish(self.Iallgather(np.array([color]), colours), "MPI_Comm_split")
         return self._part([int(colour) for colour in colours])
 
     def Split_type(self, kind: int, /) -> "SimulatedCommunicator":
@@ -160,6 +160,11 @@ class SimulatedCommunicator:
         duplicate = SimulatedCommunicator(self.group.made(number, None, self.group.members), self.rank)
         called = Collective("Idup", collectives.nothing, rounds.barrier)
         return duplicate, self._join(called, None, [], number)
+
+    def finish(self, request: SimulatedRequest, what: str) -> None:
+        """Wait within a call until a request has completed."""
+        while not request.Test():
+            self._wires.scheduler.park(self.group.members[self.rank], PATIENCE, lambda: what)
 
     # ---- for windows
 

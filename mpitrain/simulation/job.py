@@ -142,7 +142,7 @@ class SimulatedRank(interface.Runtime):
 
     def allocate(self, size: int, communicator: interface.Communicator, shared: bool) -> SimulatedWindow:
         assert isinstance(communicator, SimulatedCommunicator)
-        return SimulatedWindow(size, communicator, self)
+        return SimulatedWindow(size, communicator)
 
     def finalize_within(self, seconds: float) -> None:
         """There is nothing to wait for."""

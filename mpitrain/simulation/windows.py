@@ -6,13 +6,10 @@ import numpy as np
 
 from mpitrain.flat import Array
 from mpitrain.mpi.communicator import Request as Started
-from mpitrain.mpi.communicator import Runtime
 from mpitrain.mpi.launcher import MPI, BufSpec, TargetSpec
 from mpitrain.simulation.collectives import ufunc
 from mpitrain.simulation.communicator import SimulatedCommunicator
 from mpitrain.simulation.messages import SimulatedRequest, flat, raw
-
-PATIENCE = 60.0  # seconds of a wait within a call; it is looked at again when anything happens
 
 
 class SimulatedWindow:
@@ -21,12 +18,12 @@ class SimulatedWindow:
     Operations take effect at their target when they arrive there, each at once as a whole.
     """
 
-    def __init__(self, size: int, communicator: SimulatedCommunicator, rank: Runtime) -> None:
-        self._memories, self._communicator, self._rank = communicator.shared(), communicator, rank
+    def __init__(self, size: int, communicator: SimulatedCommunicator) -> None:
+        self._memories, self._communicator = communicator.shared(), communicator
         self._memories[communicator.rank] = np.zeros(size, dtype=np.uint8)
         self._under_way: list[tuple[int, SimulatedRequest]] = []
         sizes = np.zeros(communicator.size, dtype=np.int64)
-        _wait(communicator.Iallgather(np.array([size], dtype=np.int64), sizes), rank, "the others' windows")
+        communicator.finish(communicator.Iallgather(np.array([size], dtype=np.int64), sizes), "the others' windows")
 
     def Lock_all(self, assertion: int, /) -> None:
         """Nothing has to be locked."""
@@ -39,7 +36,7 @@ class SimulatedWindow:
         self._communicator.look()
 
     def Free(self) -> None:
-        _wait(self._communicator.Ibarrier(), self._rank, "the others to free a window")
+        self._communicator.finish(self._communicator.Ibarrier(), "the others to free a window")
 
     def tomemory(self) -> Array:
         return self._memories[self._communicator.rank]
@@ -71,7 +68,7 @@ class SimulatedWindow:
     def Flush(self, rank: int, /) -> None:
         for target, request in self._under_way:
             if target == rank:
-                _wait(request, self._rank, f"one-sided operations on rank {rank}")
+                self._communicator.finish(request, f"one-sided operations on rank {rank}")
         self._under_way = [(target, request) for target, request in self._under_way if not request.done]
 
     def Flush_all(self) -> None:
@@ -91,8 +88,3 @@ class SimulatedWindow:
         self._under_way = [each for each in self._under_way if not each[1].done]
         self._under_way.append((rank, request))
         return request
-
-
-def _wait(request: Started, rank: Runtime, what: str) -> None:
-    while not request.Test():
-        rank.pause(0.0, PATIENCE, lambda: what)
