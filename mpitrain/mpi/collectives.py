@@ -166,10 +166,6 @@ def reduced(terms: Sequence[Array], combine: Callable[[Array, Array], Array]) ->
 class Collectives(CountedCollectives, Member):
     """The same of all ranks, and what is not counted: barriers, and what is told once."""
 
-    def start_barrier(self) -> Request:
-        """Start waiting for every rank."""
-        return self.comm.Ibarrier()
-
     def barrier(self, what: str) -> None:
         """Wait for every rank."""
         self.wait(self.comm.Ibarrier(), what)

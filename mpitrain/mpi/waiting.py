@@ -64,18 +64,13 @@ class WakingClock:
 
     def __init__(self, clock: Callable[[], float], longest: Callable[[], float]) -> None:
         self._clock, self._longest = clock, longest
-        self._looked, self._time = clock(), 0.0
-
-    @property
-    def last(self) -> float:
-        """What it said when this rank last looked."""
-        return self._time
+        self._looked, self.last = clock(), 0.0  # what the clock and this one said when the rank last looked
 
     def __call__(self) -> float:
         now = self._clock()
-        self._time += min(now - self._looked, self._longest())
+        self.last += min(now - self._looked, self._longest())
         self._looked = now
-        return self._time
+        return self.last
 
 
 class Member:

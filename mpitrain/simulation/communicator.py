@@ -35,7 +35,7 @@ class Group:
         self.collectives: dict[int, Collective] = {}
         self.arrivals: dict[tuple[int, int], float] = {}  # of the last message between two ranks
         self._made: dict[tuple[int, object], Group] = {}
-        self._memories: dict[int, dict[int, Array]] = {}
+        self.memories: dict[int, dict[int, Array]] = {}  # of each window, by its number: that of every rank
         self.looking: set[int] = set()  # ranks that have looked at a window since one of them last changed
 
     def join(self, rank: int, number: int, called: Collective, part: CollectivePart) -> None:
@@ -53,10 +53,6 @@ class Group:
         if (number, key) not in self._made:
             self._made[number, key] = Group(self.wires, members)
         return self._made[number, key]
-
-    def memories(self, number: int) -> dict[int, Array]:
-        """The memories, by rank, of the window that the ranks' call `number` makes."""
-        return self._memories.setdefault(number, {})
 
 
 class SimulatedCommunicator:
@@ -170,7 +166,7 @@ class SimulatedCommunicator:
 
     def shared(self) -> dict[int, Array]:
         """A window's memories, by rank. Collective."""
-        return self.group.memories(next(self._numbers))
+        return self.group.memories.setdefault(next(self._numbers), {})
 
     def later(self, nbytes: int, rank: int, effect: Callable[[], object], fetches: bool = False) -> SimulatedRequest:
         """A request that completes with its effect when this many bytes are with another rank, or, if this one

@@ -131,7 +131,7 @@ def test_collectives_agree_with_numpy(on_ranks: On) -> None:
             transport.start_reduce_scatter(scattered, share, counts),
             transport.start_gather(mine, gathered, counts),
             transport.start_gather(None, in_place, counts),
-            transport.start_barrier(),
+            transport.comm.Ibarrier(),
         ]
         for request in reversed(requests):
             transport.wait(request, "a collective")

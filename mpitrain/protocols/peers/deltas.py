@@ -109,7 +109,7 @@ class Deltas:
 
     def settle(self, what: str) -> None:
         """Receive until all members come here, and until all is applied."""
-        barrier = self.transport.start_barrier()
+        barrier = self.transport.comm.Ibarrier()
         self.until(lambda: bool(barrier.Test()), what)
         self.receive()
         self.until(lambda: not self.inbox.held, "the last messages to arrive")

@@ -30,7 +30,7 @@ class Standing(msgspec.Struct, frozen=True):
 def attend(session: Session) -> None:
     """A follower's part in a meeting to which its leader goes."""
     transport = session.transport
-    transport.wait(transport.start_barrier(), WHAT)
+    transport.barrier(WHAT)
     standings = _gather(session, None)
     if _to_save(standings):
         session.save_together()
