@@ -68,18 +68,10 @@ class Transport(Messages, Collectives):
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, lacking, MPI.MAX), "the room in shared memory")
         return not lacking[0]
 
-    def shared_segments(self, size: int) -> Segments:
-        """Memory that the ranks of the one node address directly. Collective."""
-        return Segments(self, size, shared=True)
-
-    def remote_segments(self, size: int) -> Segments:
-        """Memory that the other ranks read and add to one-sidedly. Collective."""
-        return Segments(self, size)
-
     def progresses_passively(self, nap: float = 0.05) -> bool:
         """Whether a get completes while its target is outside MPI: rank 0 sleeps `nap` seconds, the others read, so
         little that the answers to many ranks pass a slow link in that time."""
-        memory, taken = self.remote_segments(PROBE), np.zeros(1)
+        memory, taken = Segments(self, PROBE), np.zeros(1)
         self.barrier("the probe of passive progress")
         if self.rank == 0:
             self.sleep(nap)

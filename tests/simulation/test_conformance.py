@@ -11,6 +11,7 @@ import pytest
 
 from mpitrain.mpi import Transport
 from mpitrain.mpi.team import Team
+from mpitrain.mpi.windows import Segments
 from mpitrain.simulation.job import Job
 from mpitrain.simulation.network import ClusterNetwork
 from tests.leftovers import left_behind
@@ -187,7 +188,7 @@ def test_windows_are_read_added_to_and_swapped(on_ranks: On) -> None:
     """No addition is lost; of all that swap a word for another, one finds what it expected."""
 
     def program(transport: Transport) -> None:
-        memory, ranks = transport.remote_segments(64), transport.size
+        memory, ranks = Segments(transport, 64), transport.size
         for rank in range(ranks):
             memory.add(rank, 16, np.full(4, 1.0 + transport.rank, np.float64))
         memory.complete()
@@ -209,7 +210,7 @@ def test_shared_memory_is_the_same_for_all(on_ranks: On) -> None:
     """What a rank writes the others see after a barrier."""
 
     def program(transport: Transport) -> None:
-        memory = transport.shared_segments(8)
+        memory = Segments(transport, 8, shared=True)
         memory.segment((transport.rank + 1) % transport.size)[:] = transport.rank
         memory.sync()
         transport.barrier("all to have written")

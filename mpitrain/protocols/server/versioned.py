@@ -97,7 +97,7 @@ class SharedMemory(Versioned):
     """One node: loads and stores."""
 
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int) -> None:
-        self._segments, self._dtype = transport.shared_segments(HEADER + size * dtype.itemsize), dtype
+        self._segments, self._dtype = Segments(transport, HEADER + size * dtype.itemsize, shared=True), dtype
         super().__init__(self._segments.segment(master), dtype, self._segments, transport.traffic)
         self.gradient = self._segments.segment(transport.rank)[HEADER:].view(dtype)
         self._pace = transport.runtime.pace
@@ -125,7 +125,7 @@ class RemoteMemory(Versioned):
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> None:
         nbytes = HEADER + size * dtype.itemsize
         self.over_network = transport.nodes > 1
-        self._remote = transport.remote_segments(nbytes if transport.rank == master else HEADER)
+        self._remote = Segments(transport, nbytes if transport.rank == master else HEADER)
         super().__init__(self._remote.own, dtype, self._remote, transport.traffic)
         self._master, self.gradient, self._seen = master, device.host_zeros(size, dtype), np.zeros(1, np.int64)
 

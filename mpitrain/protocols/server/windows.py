@@ -12,6 +12,7 @@ import numpy as np
 
 from mpitrain.flat import Array, block_slices, share
 from mpitrain.mpi import Transport
+from mpitrain.mpi.windows import Segments
 from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.server.interface import Centre, Claimed, Source
 
@@ -32,7 +33,7 @@ class WindowCentre(Centre):
         self._master, self._itemsize = ranks[0], dtype.itemsize
         owned = {rank: share(size, place, len(ranks)) for place, rank in enumerate(ranks)}
         mine = owned.get(transport.rank, slice(0, 0))
-        self._memory = transport.remote_segments(HEADER + (mine.stop - mine.start) * dtype.itemsize)
+        self._memory = Segments(transport, HEADER + (mine.stop - mine.start) * dtype.itemsize)
         self._memory.own[:] = 0
         self._owner = {(b.start, b.stop): (rank, part) for rank, part in owned.items() for b in block_slices(part)}
         first = ranks.index(transport.rank) if transport.rank in ranks else 0

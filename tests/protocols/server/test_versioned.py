@@ -11,6 +11,7 @@ import pytest
 
 from mpitrain.mpi.communicator import Pace
 from mpitrain.mpi.waiting import Traffic
+from mpitrain.protocols.server import versioned
 from mpitrain.protocols.server.versioned import HEADER, RemoteMemory, SharedMemory
 
 CALLS: list[str] = []
@@ -33,7 +34,7 @@ class Recorded(np.ndarray):
 class Memory:
     """Windows of one rank."""
 
-    def __init__(self, nbytes: int) -> None:
+    def __init__(self, transport: Any, nbytes: int, shared: bool = False) -> None:
         self.own = np.zeros(nbytes, np.uint8).view(Recorded)
 
     def segment(self, rank: int) -> np.ndarray:
@@ -47,11 +48,10 @@ class Memory:
 
 
 @pytest.mark.parametrize("kind", [SharedMemory, RemoteMemory])
-def test_a_reader_has_a_barrier_before_and_after_the_vector(kind: Any) -> None:
+def test_a_reader_has_a_barrier_before_and_after_the_vector(kind: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Version, barrier, Θ, barrier, version."""
-    runtime = SimpleNamespace(pace=Pace())
-    segments = {"shared_segments": Memory, "remote_segments": Memory}
-    transport = SimpleNamespace(rank=0, nodes=1, traffic=Traffic(), runtime=runtime, **segments)
+    monkeypatch.setattr(versioned, "Segments", Memory)
+    transport = SimpleNamespace(rank=0, nodes=1, traffic=Traffic(), runtime=SimpleNamespace(pace=Pace()))
     memory = kind(transport, 4, np.dtype(np.float32), 0)
     CALLS.clear()
     assert memory.read(np.empty(4, np.float32)) == 0
