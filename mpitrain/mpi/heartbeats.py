@@ -37,13 +37,13 @@ class Heartbeats:
         self._comm, ranks = comm, [] if steadfast else ranks
         self.others = [rank for rank in ranks if rank != comm.rank]
         self._heard = dict.fromkeys(ranks, now)
-        self._worked = now  # when any of the others was last heard to be at work
+        self.worked = now  # when any of the others was last heard to be at work
         self._state = dict.fromkeys(ranks, WORKING)
         self._sending: dict[int, Request] = {}
         self._beaten, self._due = now - 1e9, inf if steadfast else now
         self._watched_since: float | None = None
         self._leaving, self._left = 0, dict.fromkeys(ranks, 0)  # how often this rank and each other has left
-        self._quiet = False
+        self.quiet = False  # whether none are given
         self._byte = bytearray(1)
 
     def heard(self, rank: int, now: float) -> None:
@@ -58,7 +58,7 @@ class Heartbeats:
         self._due = now + min(deadline / BEATS / 2, LISTENING)
         if self.others:
             self.listen(now)
-        if now - self._beaten >= deadline / BEATS and not self._quiet:
+        if now - self._beaten >= deadline / BEATS and not self.quiet:
             self._beaten = now
             self._say(WORKING if working else WAITING)
         return True
@@ -71,17 +71,13 @@ class Heartbeats:
             sender, any_came = status.source, True
             self._state[sender], self._heard[sender] = bytes(self._byte), now
             if self._byte == WORKING:
-                self._worked = now
+                self.worked = now
             self._left[sender] += self._byte == LEAVING
         return any_came
 
     def silent(self, ranks: Iterable[int], since: float, now: float, deadline: float) -> list[int]:
         """Those of the ranks that have said nothing for a deadline that began at `since` or when they last did."""
         return [rank for rank in ranks if now - max(since, self._heard[rank]) > deadline]
-
-    def worked(self, since: float) -> float:
-        """When any other rank was last at work; `since` if not after that."""
-        return max(since, self._worked)
 
     def waits(self, rank: int) -> bool:
         """Whether a rank was waiting when it was last heard of."""
@@ -101,10 +97,6 @@ class Heartbeats:
         if (since := self._watched_since) is None:
             return []
         return [rank for rank in self.silent(self.others, since, now, deadline) if self._left[rank] <= self._leaving]
-
-    def hush(self, quiet: bool = True) -> None:
-        """Give no heartbeats for a while."""
-        self._quiet = quiet
 
     def leave(self) -> None:
         """Say that no more heartbeats will come from this rank until all have said so."""

@@ -101,7 +101,7 @@ class Messages(CountedCollectives, Member):
         beats, what = self.heartbeats, "the end of the program"
         self.flush()
         beats.watch(None)
-        beats.hush()
+        beats.quiet = True
         self.until(beats.settle, what, [])
         beats.leave()
 
@@ -110,7 +110,7 @@ class Messages(CountedCollectives, Member):
             return beats.settle() and not beats.staying()
 
         self.until(all_left, what, beats.staying)
-        beats.hush(False)
+        beats.quiet = False
         self.runtime.finalize_within(self.deadline)
 
     def waiting(self, tag: int) -> bool:

@@ -243,5 +243,5 @@ class Backoff:
         if silent := silent or beats.missing(now, deadline):
             raise overdue(t, deadline, silent, self._what)
         patience = 2 * deadline if beats.others else deadline
-        if now - beats.worked(began) > patience + t.grace:
+        if now - max(began, beats.worked) > patience + t.grace:
             raise overdue(t, patience, (), self._what)
