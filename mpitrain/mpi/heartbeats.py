@@ -43,7 +43,7 @@ class Heartbeats:
         self._beaten, self._due = now - 1e9, inf if steadfast else now
         self._watched_since: float | None = None
         self._leaving, self._left = 0, dict.fromkeys(ranks, 0)  # how often this rank and each other has left
-        self.quiet = False  # whether none are given
+        self.quiet = False  # gives no heartbeats
         self._byte = bytearray(1)
 
     def heard(self, rank: int, now: float) -> None:

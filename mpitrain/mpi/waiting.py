@@ -30,8 +30,8 @@ SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 2e-3  # seconds; each waking costs a busy
 
 @dataclass
 class Traffic:
-    """What this rank exchanged: payload bytes, by whatever means they travelled, and messages; `whole`: of what more
-    this is a part."""
+    """What this rank exchanged: payload bytes, by whatever means they travelled, and messages. What a part counts, the
+    `whole` counts, too."""
 
     bytes_sent: int = 0
     bytes_received: int = 0
