@@ -1,7 +1,7 @@
 """Loss and error on held-out data, in slices short enough that a server can answer between them; and before them the
 statistics of normalisation that belong to the parameters, where a model has some."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import log, log2, prod
 from typing import Any
@@ -54,30 +54,18 @@ class Measuring:
         self._model, self._corpus, self._device = model, corpus, device
         self._slices = [np.sort(part) for part in _slices(chosen)]
         self._batch = corpus.form.room(MINIBATCH + 1, dtype)
-        self._done = 0
 
-    @property
-    def active(self) -> bool:
-        """Whether slices are left to measure."""
-        return self._done < len(self._slices)
-
-    def begin(self, parameters: Array) -> None:
-        """Start over, unless the statistics belong to these parameters already."""
-        self._done = len(self._slices) if self._model.measured(parameters) else 0
-
-    def step(self, parameters: Array) -> None:
-        """Measure one slice."""
-        part = self._slices[self._done]
-        batch = self._corpus.gather(part, Batch(*(buffer[: len(part)] for buffer in self._batch)))
-        inputs = self._device.to_device(batch.inputs)
-        self._model.measure(parameters, inputs, self._done, len(self._slices))
-        self._done += 1
+    def steps(self, parameters: Array) -> Iterator[str]:
+        """Measure slice by slice, unless the statistics belong to these parameters already; yields before each."""
+        for number, part in enumerate([] if self._model.measured(parameters) else self._slices):
+            yield "measure"
+            batch = self._corpus.gather(part, Batch(*(buffer[: len(part)] for buffer in self._batch)))
+            self._model.measure(parameters, self._device.to_device(batch.inputs), number, len(self._slices))
 
     def run(self, parameters: Array) -> None:
         """All of it at once."""
-        self.begin(parameters)
-        while self.active:
-            self.step(parameters)
+        for _ in self.steps(parameters):
+            pass
 
 
 def _slices(chosen: Array) -> list[Array]:
@@ -119,17 +107,17 @@ class Evaluation:
         self._most = max(1, (MOST if self.slices else TOGETHER) // prod(form.targets))
         self._batch = form.room(self._most, self.dtype)
         self._size = min(32, self._most) if self.slices else self._most
-        self._left: list[str] = []
+        self._next = ""  # what the next step does; "" if there is none
 
     @property
     def active(self) -> bool:
         """Whether an evaluation is in progress."""
-        return bool(self._left)
+        return bool(self._next)
 
     @property
     def measures(self) -> bool:
         """Whether it still measures what belongs to the parameters."""
-        return self.measuring is not None and self.measuring.active
+        return self._next == "measure"
 
     def is_of(self, parameters: Array) -> bool:
         """Whether the copy is equal to these parameters."""
@@ -141,41 +129,42 @@ class Evaluation:
             np.copyto(self.parameters, parameters)
         else:
             self.device.upload(self.parameters, on_host(parameters))
-        if self.measuring is not None:
-            self.measuring.begin(self.parameters)
-        self._left, self._done = list(self.corpora), 0
-        self._loss, self._figure, self._results = 0.0, 0.0, Results()
-        if self.merit != "error":
-            self._results["merit"] = self.merit
+        self._results = Results() if self.merit == "error" else Results(merit=self.merit)
+        self._running = self._steps()
+        self._next = next(self._running, "")
 
     def step(self) -> Results | None:
         """Evaluate a slice, or measure one before; returns the results after the last one."""
-        if self.measuring is not None and self.measures:
-            self.measuring.step(self.parameters)
-            return None
-        began = self.clock()
-        name = self._left[0]
-        corpus = self.corpora[name]
-        count = min(self._size, corpus.samples - self._done)
-        if count:
-            batch = Batch(*(buffer[:count] for buffer in self._batch))
-            corpus.gather(np.arange(self._done, self._done + count), batch)
-            loss, figure = self.network.evaluate(self.parameters, Batch(*map(self.device.to_device, batch)))
-            self._loss, self._figure, self._done = self._loss + loss, self._figure + figure, self._done + count
-            self.pace(count)
-            self._adapt(self.clock() - began)
-        return self._finish(name) if self._done == corpus.samples else None
+        self._next = next(self._running, "")
+        return None if self._next else self._results
 
     def run(self, parameters: Array) -> Results:
         """A complete evaluation."""
         self.begin(parameters)
-        results = None
         while self.active:
-            results = self.step()
-        return results or {}
+            self.step()
+        return self._results
 
-    def _finish(self, name: str) -> Results | None:
-        key, sums = name.replace("-", "_"), np.array([self._loss, self._figure, self._done], np.float64)
+    def _steps(self) -> Iterator[str]:
+        """The evaluation of all parts, which yields before each slice."""
+        if self.measuring is not None:
+            yield from self.measuring.steps(self.parameters)
+        for name, corpus in self.corpora.items():
+            sums = np.zeros(3)  # of the loss, of the figure of merit, and of samples
+            while (done := int(sums[2])) < corpus.samples:
+                yield "evaluate"
+                began, count = self.clock(), min(self._size, corpus.samples - done)
+                batch = Batch(*(buffer[:count] for buffer in self._batch))
+                corpus.gather(np.arange(done, done + count), batch)
+                found = self.network.evaluate(self.parameters, Batch(*map(self.device.to_device, batch)))
+                sums += (*found, count)
+                self.pace(count)
+                self._adapt(self.clock() - began)
+            self._add(name, sums)
+
+    def _add(self, name: str, sums: Array) -> None:
+        """Add the results of a part."""
+        key = name.replace("-", "_")
         self.total(sums)
         loss, merit = map(float, sums[:2] / sums[2])
         found = {"loss": loss, self.network.merit: merit}
@@ -185,9 +174,6 @@ class Evaluation:
             self._results[f"{key}_{figure}"] = value
             if key.startswith("test"):
                 self._results.setdefault(f"test_{figure}", value)
-        self._left.pop(0)
-        self._done, self._loss, self._figure = 0, 0.0, 0.0
-        return None if self._left else self._results
 
     def _adapt(self, seconds: float) -> None:
         if self.slices:
