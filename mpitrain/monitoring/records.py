@@ -79,12 +79,9 @@ class Metrics:
             if not self._refused:
                 self.warn(f"warning: {self.path}: {error.strerror}; the training goes on without these records")
             self._refused = True
-        if self.callback is not None:
-            self._call({"event": event, **fields})
-
-    def _call(self, record: Record) -> None:
         try:
-            self.callback(record)  # type: ignore[misc]
+            if self.callback is not None:
+                self.callback({"event": event, **fields})
         except Exception as error:  # the user's own
             if not self._raised:
                 why = f"{type(error).__name__}: {first_line(error)}"
