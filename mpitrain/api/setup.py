@@ -43,7 +43,7 @@ from mpitrain.monitoring.evaluation import Evaluation, Measuring, random_subset
 from mpitrain.monitoring.figures import RankFigures
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
-from mpitrain.monitoring.records import Metrics, last_record
+from mpitrain.monitoring.records import Metrics, records_of
 from mpitrain.mpi import Transport, cuda_aware, library
 from mpitrain.mpi.agreement import agreed
 from mpitrain.mpi.node_memory import NodeMemory
@@ -256,7 +256,7 @@ def open_run_folder(
     }
     if not session.device.phantom:
         session.saver = _saver(session, folder, documents)
-    before = last_record(folder / "metrics.jsonl", "start") if resumed is not None else None
+    before = next(records_of(folder / "metrics.jsonl", "start"), None) if resumed is not None else None
     # nothing is written until all user input has been read
     if not resumed:
         for name, text in documents.items():

@@ -17,7 +17,8 @@ from mpitrain.api.nodes import Nodes, answering, nodes_of, on_nodes
 from mpitrain.checkpoint import CONFIG, newest
 from mpitrain.checkpoint.files import MANIFEST, order
 from mpitrain.errors import BadInput, named, naming, some
-from mpitrain.monitoring.records import last_record
+from mpitrain.files import Record
+from mpitrain.monitoring.records import records_of
 from mpitrain.monitoring.restarts import restarted
 from mpitrain.signals import STOPPED
 
@@ -101,7 +102,7 @@ class Launched:
         if self._own:
             print(f"mpitrain: {named(lost) if lost else 'a rank'} was lost (exit status {status})", file=sys.stderr)
             return
-        failed = (last_record(self._metrics, "failed") or {}) if self.failed() else {}
+        failed: Record = next(records_of(self._metrics, "failed"), {}) if self.failed() else {}
         told = failed.get("silent")
         restarted(self._metrics, told if isinstance(told, list) and told else lost, f"exit status {status}", samples)
 

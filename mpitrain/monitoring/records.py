@@ -151,11 +151,6 @@ def record_in(line: str | bytes) -> Record | None:
     return None
 
 
-def last_record(path: Path, event: str) -> Record | None:
-    """The last record of this kind in a metrics.jsonl; None if there is none."""
-    return next(records_of(path, event), None)
-
-
 def _drop_cut_line(file: io.FileIO) -> None:
     """Remove an incomplete last line, which is left when a run is killed."""
     first = max(file.seek(0, os.SEEK_END) - LONGEST_LINE, 0)
