@@ -292,15 +292,17 @@ def set_key(table: Record, override: str) -> None:
     table[last] = value
 
 
-def overrides_of(table: Mapping[str, object], prefix: str = "") -> list[str]:
-    """The keys of a table with dots and their values, as `set_key` takes them. A list of tables stays one value."""
-    found = []
+def flat(table: Mapping[str, object], prefix: str = "") -> Record:
+    """The keys of a table with dots, as in `--set`, and their values. A list of tables stays one value."""
+    found: Record = {}
     for key, value in table.items():
-        if isinstance(value, Mapping):
-            found += overrides_of(value, f"{prefix}{key}.")
-        else:
-            found.append(f"{prefix}{key}={_inline(value)}")
+        found |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return found
+
+
+def overrides_of(table: Mapping[str, object]) -> list[str]:
+    """The keys of a table and their values, as `set_key` takes them."""
+    return [f"{key}={_inline(value)}" for key, value in flat(table).items()]
 
 
 def _inline(value: object) -> str:

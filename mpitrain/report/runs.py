@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from mpitrain.checkpoint.lease import in_use
-from mpitrain.config import parse_toml
+from mpitrain.config import flat, parse_toml
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import Record, read_text
 from mpitrain.report.html import duration
@@ -129,14 +129,6 @@ def read_config(path: Path) -> Record:
         except ValueError:  # Python does not print integers of more than 4300 digits
             raise BadInput(f"{path}: {key}: expected a number of 64 bits, found a huge one") from None
     return config
-
-
-def flat(table: Record, prefix: str = "") -> Record:
-    """Flatten nested tables, with keys as in `--set`."""
-    found: Record = {}
-    for key, value in table.items():
-        found |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {prefix + key: value}
-    return found
 
 
 def without_repeated(records: list[Record]) -> list[Record]:

@@ -14,10 +14,9 @@ import numpy as np
 
 from mpitrain.algorithms import ALGORITHMS, name_of
 from mpitrain.algorithms.space import COMMON, MINIBATCH, RATE, MomentumChoice, Space
-from mpitrain.config import Config, overrides_of, resolve, with_keys
+from mpitrain.config import Config, flat, overrides_of, resolve, with_keys
 from mpitrain.errors import BadInput
 from mpitrain.files import Record
-from mpitrain.report.runs import flat
 from mpitrain.sampling.rng import stream
 
 TRIES = 50  # points of every algorithm that may not load, one after another

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mpitrain.algorithms import ALGORITHMS, maker_of
-from mpitrain.config import CHOSEN, Config, load, overrides_of, read_toml, to_toml, with_keys
+from mpitrain.config import CHOSEN, Config, flat, load, overrides_of, read_toml, to_toml, with_keys
 from mpitrain.errors import BadInput, nearest, printable
 from mpitrain.files import Record
 from mpitrain.report.benchmarks.known import Base
-from mpitrain.report.runs import StoredRun, flat, read_run
+from mpitrain.report.runs import StoredRun, read_run
 
 #: Some ranks wait for an evaluation, others do not, and on few cores it slows down what the others do.
 EVALUATION = "run.evaluate_late=true"
@@ -104,7 +104,7 @@ def _left(path: Path | None, overrides: list[str]) -> tuple[str, ...]:
     """The keys in FAIR that neither the file nor an override sets, nor a preset of the algorithm that they choose."""
     said = flat(with_keys(read_toml(path) if path else {}, overrides))
     recipe = ALGORITHMS[str(said.get("algorithm.name", "asgd"))].recipes.get(str(said.get("algorithm.preset")), {})
-    return tuple(key for key in FAIR if key not in {**said, **flat({**recipe})})
+    return tuple(key for key in FAIR if key not in {**said, **flat(recipe)})
 
 
 def by_chance(elements: list[Element]) -> Iterator[str]:
