@@ -18,6 +18,7 @@ from mpitrain.report.comparison import table as tables
 from mpitrain.report.comparison.matrix import Element, by_chance, matrix
 from mpitrain.report.html import duration, join, table
 from mpitrain.report.page import page, section
+from mpitrain.report.records import finite
 from mpitrain.signals import STOPPED
 from mpitrain.start import Subparsers, option
 
@@ -134,8 +135,7 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
 def _outcome(element: Element) -> str:
     run = element.read()
     results = run.results if run else {}
-    seconds = results.get("seconds")
-    took = duration(seconds if isinstance(seconds, float) else 0.0)
+    took = duration(finite(results, "seconds") or 0.0)
     virtual = " (virtual)" if results.get("simulated") else ""
     test = next((f", {name} {value}" for name, value in merits(results) if name.startswith("test")), "")
     return took + virtual + test

@@ -5,6 +5,7 @@ import io
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import Record
@@ -152,45 +153,43 @@ def markdown(header: list[str], lines: list[list[str]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in padded)
 
 
-def values(found: list[Row]) -> list[Record]:
+def values(found: list[Row]) -> list[dict[str, Any]]:
     """Every number of the table, for compare.json."""
-    return [{**_numbers(row), "targets": [_target(each, row) for each in row.reached]} for row in found]
+    return [
+        {
+            "configuration": printable(row.configuration),
+            "workers": row.workers,
+            "ranks": row.ranks,
+            "seeds": row.seeds,
+            "finished": len(row.runs),
+            "merit": row.merit,
+            **{key.partition(".")[2]: row.config.get(key) for key in FAIR},
+            "final_errors": row.error.values,
+            "final_error_mean": row.error.mean,
+            "final_error_deviation": row.error.std,
+            "samples_per_second_mean": row.speed.mean,
+            "targets": [
+                {
+                    "error": target,
+                    "seconds": reached.of_seeds,
+                    "seconds_mean": reached.mean,
+                    "seconds_deviation": reached.std,
+                    "speed_up": reached.speed_up,
+                    "efficiency": reached.efficiency,
+                }
+                for target, reached in row.reached.items()
+            ],
+        }
+        for row in found
+    ]
 
 
 def comma_separated(found: list[Row]) -> str:
     """One line for each row and target, for compare.csv, without the numbers of single seeds."""
-    lines = [{**_numbers(row), **_target(each, row)} for row in found for each in row.reached]
+    lines = [{**row, **target} for row in values(found) for target in row["targets"]]
     text = io.StringIO()
     names = [key for key, value in lines[0].items() if not isinstance(value, list)]
     writer = csv.DictWriter(text, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return text.getvalue()
-
-
-def _numbers(row: Row) -> Record:
-    return {
-        "configuration": printable(row.configuration),
-        "workers": row.workers,
-        "ranks": row.ranks,
-        "seeds": row.seeds,
-        "finished": len(row.runs),
-        "merit": row.merit,
-        **{key.partition(".")[2]: row.config.get(key) for key in FAIR},
-        "final_errors": row.error.values,
-        "final_error_mean": row.error.mean,
-        "final_error_deviation": row.error.std,
-        "samples_per_second_mean": row.speed.mean,
-    }
-
-
-def _target(target: float, row: Row) -> Record:
-    reached = row.reached[target]
-    return {
-        "error": target,
-        "seconds": reached.of_seeds,
-        "seconds_mean": reached.mean,
-        "seconds_deviation": reached.std,
-        "speed_up": reached.speed_up,
-        "efficiency": reached.efficiency,
-    }
