@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from mpitrain.errors import BadInput, library, printable
+from mpitrain.errors import library, naming, printable
 from mpitrain.report.runs import StoredRun
 from mpitrain.report.series import Plot, plots
 
@@ -17,18 +17,17 @@ def draw(runs: list[StoredRun], folder: Path, form: str) -> list[Path]:
     """Write DIR/<plot>.png or .svg over wall clock and over epochs. Raises BadInput naming a file that cannot be
     written."""
     library("matplotlib", "--plots needs matplotlib", "plots")
-    written: list[Path] = []
-    try:
+    with naming(f"--plots: {folder}"):
         folder.mkdir(parents=True, exist_ok=True)
-        for plot in plots(runs):
-            name = re.sub(r"[^\w-]", "_", plot.key, flags=re.ASCII)[:100]  # a key may be anything
-            path = folder / f"{name}.{form}"
-            while path in written:
-                path = path.with_stem(f"{path.stem}_")
+    written: list[Path] = []
+    for plot in plots(runs):
+        name = re.sub(r"[^\w-]", "_", plot.key, flags=re.ASCII)[:100]  # a key may be anything
+        path = folder / f"{name}.{form}"
+        while path in written:
+            path = path.with_stem(f"{path.stem}_")
+        with naming(f"--plots: {path}"):
             _draw(plot, runs, path)
-            written.append(path)
-    except OSError as error:
-        raise BadInput(f"--plots: {error.filename or folder}: {error.strerror}") from error
+        written.append(path)
     return written
 
 
