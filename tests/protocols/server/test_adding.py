@@ -10,7 +10,10 @@ from mpitrain.algorithms.elastic import Easgd
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.sampling.queue import Queue
+from mpitrain.protocols.server.adding import AddingWorker, Phase
+from mpitrain.protocols.server.by_messages import LocalCentre
+from mpitrain.protocols.server.link import MasterLink
+from mpitrain.sampling.queue import Queue, Work
 
 
 def trained(session_of, *settings: str):
@@ -70,6 +73,39 @@ def test_one_worker_is_algorithm_1_by_hand(session_of) -> None:
         x, centre = x - d - 0.1 * (x - mean), centre + d
     np.testing.assert_allclose(session.state.local["x"], x, rtol=1e-12)
     np.testing.assert_allclose(session.state.theta, centre, rtol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["easgd", "eamsgd", "downpour", "admm"])
+def test_a_move_stays_as_it_is_until_it_is_settled(session_of, monkeypatch, name: str) -> None:
+    """A centre that takes what was pushed only when the worker settles gets the same moves, and comes to the same x̃."""
+    settings = (f"algorithm.name={name}", "algorithm.tau=2", *COMMON)
+    at_once, lent, add = trained(session_of, *settings), [], LocalCentre.push
+
+    def settle(centre: LocalCentre) -> None:
+        for piece, d, pushed in lent:
+            assert np.array_equal(d, pushed)
+            add(centre, piece, d)
+        lent.clear()
+
+    monkeypatch.setattr(LocalCentre, "push", lambda centre, piece, d: lent.append((piece, d, d.copy())))
+    monkeypatch.setattr(LocalCentre, "settle", settle)
+    monkeypatch.setattr(LocalCentre, "complete", settle)
+    assert np.array_equal(trained(session_of, *settings).state.theta, at_once.state.theta)
+
+
+def test_a_worker_goes_on_where_its_numbers_say(session_of) -> None:
+    """With the samples in hand, and the common rate that it has heard of."""
+    settings = ("algorithm.name=easgd", "algorithm.plateau=5", *COMMON)
+    sessions = [session_of(Transport(deadline=10.0), *settings) for _ in range(2)]
+    first, second = (AddingWorker(session, MasterLink(session, 0), 0, [0]) for session in sessions)
+    first.t, first.turns, first.began, first.untold = 9, 3, 4, (2, 1.5)
+    first.phase, first.rest, first.stock = Phase.STEPPING, [Work(1, 7, 7, 7)], [Work(1, 14, 7, 7), Work(1, 21, 3, 7)]
+    sessions[0].state.rate.hear(2)
+    first.note_numbers()
+    second.restored(sessions[0].state.local_numbers)
+    for name in ("t", "turns", "began", "untold", "phase", "rest", "stock"):
+        assert getattr(second, name) == getattr(first, name), name
+    assert sessions[1].state.rate.falls == 2
 
 
 @pytest.mark.parametrize("name", ["easgd", "eamsgd", "downpour", "admm", "easgd-sync", "eamsgd-sync", "mdownpour"])
