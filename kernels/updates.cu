@@ -1,6 +1,7 @@
-// One step of each update rule in one pass over memory, with the bits of mpitrain/rules: each line is one of the rule's
-// equations, rounded in the same order. The parameter server's update is `sgd` or `classical` with αη instead of η. All
-// values are loaded before any is stored, since the compiler cannot exclude that a later load reads a stored value.
+// One step of each update rule in one pass over memory, with the bits of mpitrain/algorithms/optimizers: each line is
+// one of the rule's equations, rounded in the same order. The parameter server's update is `sgd` or `classical` with αη
+// instead of η. All values are loaded before any is stored, since the compiler cannot exclude that a later load reads a
+// stored value.
 #include "common.cuh"
 #include "exact.cuh"
 
@@ -33,7 +34,7 @@ extern "C" __global__ void krizhevsky(real *w, real *inc, const real *g, Index n
     }
 }
 
-// m ← β₁m + (1 − β₁)g;  v ← β₂v + (1 − β₂)g²;  θ ← θ − η(m̂/(√v̂ + ε) + λθ), with the factors of mpitrain/rules/adamw.py
+// m ← β₁m + (1 − β₁)g;  v ← β₂v + (1 − β₂)g²;  θ ← θ − η(m̂/(√v̂ + ε) + λθ), with the factors of optimizers/adamw.py
 extern "C" __global__ void adamw(real *theta, real *m, real *v, const real *g, Index n, real keep_m, real take_m,
                                  real keep_v, real take_v, real correct_v, real epsilon, real scale, real decay) {
     for (Index i = thread(); i < n; i += threads()) {

@@ -169,16 +169,16 @@ MUTATIONS = [
     # ---- a server
     Mutation(
         "workers take no own steps",
-        f"{SERVER}/merging.py",
-        "partial(self._step, target, total, None if last else learning_rate)",
-        "partial(self._step, target, total, None)",
+        "algorithms/server.py",
+        "        if not last:\n            self.local.step(b, g, eta, 0)\n",
+        "",
         SERVERS,
     ),
     Mutation(
         "the last gradient replaces the sum",
-        f"{SERVER}/merging.py",
-        "                np.add(s, g[b], out=s)",
-        "                np.copyto(s, g[b])",
+        "algorithms/server.py",
+        "            np.add(s, g, out=s)",
+        "            np.copyto(s, g)",
         SERVERS,
     ),
     Mutation(
@@ -353,8 +353,8 @@ MUTATIONS = [
     Mutation(
         "the round of a stop is handed out again",
         f"{PEERS}/rounds.py",
-        "strict=False) if reached <= place]",
-        "strict=False) if reached <= now.after]",
+        "enumerate(places) if reached <= place]",
+        "enumerate(places) if reached <= now.after]",
         "sparse-delta",
     ),
     Mutation(
@@ -444,8 +444,8 @@ MUTATIONS = [
     Mutation(
         "a sum over ranks is used too early",
         "protocols/model_averaging.py",
-        '                self._transport.wait(request, "the other ranks\' parameters")\n',
-        "                pass\n",
+        '            self._transport.wait(request, "the other ranks\' parameters")\n',
+        "            pass\n",
         AVERAGING,
     ),
     Mutation(
@@ -458,9 +458,24 @@ MUTATIONS = [
     Mutation(
         "biases take the weights' rate",
         "algorithms/hybrid.py",
-        "self._step(block, rate * self.options.bias_rate * bias_scale, decay_of_biases)",
-        "self._step(block, rate * bias_scale, decay_of_biases)",
+        '{"eta": rate * self.options.bias_rate * bias_scale, "decay"',
+        '{"eta": rate * bias_scale, "decay"',
         "hybrid",
+    ),
+    Mutation(
+        "a team's last follower is left out",
+        "protocols/team.py",
+        "                _add(out, team.rows[1:], part)",
+        "                _add(out, team.rows[1:-1], part)",
+        "",
+    ),
+    Mutation(
+        "a user's threads go before a job's",
+        "start.py",
+        'THREADS = ("SLURM_CPUS_PER_TASK", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")',
+        'THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "SLURM_CPUS_PER_TASK")',
+        "",
+        "tests/mpi",
     ),
     # ---- checkpoints
     Mutation(

@@ -42,12 +42,12 @@ def _look_ahead(out, x, v, mu):  # type: ignore[no-untyped-def]
 
 
 def sgd(theta: Array, g: Array, scratch: Array, *, eta: float) -> None:
-    """rules.sgd.sgd."""
+    """optimizers.sgd.sgd."""
     _sgd(theta, g, theta.dtype.type(eta))
 
 
 def classical(theta: Array, v: Array, g: Array, scratch: Array, *, eta: float, mu: float) -> None:
-    """rules.sgd.classical."""
+    """optimizers.sgd.classical."""
     kind = theta.dtype.type
     if mu == 0.0:
         _classical_without_momentum(theta, v, g, kind(eta))
@@ -56,7 +56,7 @@ def classical(theta: Array, v: Array, g: Array, scratch: Array, *, eta: float, m
 
 
 def look_ahead(out: Array, x: Array, v: Array, mu: float) -> None:
-    """rules.sgd.look_ahead."""
+    """optimizers.sgd.look_ahead."""
     _look_ahead(out, x, v, out.dtype.type(mu))
 
 

@@ -24,6 +24,7 @@ def test_a_rank_that_is_bound_has_its_cores_to_itself(
     assert started.threads(5) == 5
     monkeypatch.setenv("OMP_NUM_THREADS", "4,2")  # for nested regions, which no library here has
     assert started.threads(0) == 3
-    for number, name in enumerate(reversed(THREADS), start=6):  # the job's own word goes before the others
+    names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "SLURM_CPUS_PER_TASK")  # each goes before those to its left
+    for number, name in enumerate(names, start=6):
         monkeypatch.setenv(name, str(number))
         assert started.threads(0) == number and started.threads(5) == 5

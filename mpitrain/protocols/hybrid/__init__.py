@@ -1,7 +1,7 @@
 """Hybrid parallelism (Krizhevsky 2014): convolutions on each rank's own examples, fully connected layers on each
 rank's own units.
 
-One minibatch: every rank runs the convolutional layers on its share. In rounds (schedules/hybrid.py) their activations
+One minibatch: every rank runs the convolutional layers on its share. In rounds (sampling/rounds.py) their activations
 are sent to all ranks, which run the fully connected layers forward and backward; a round's activations travel while the
 one before is computed, its gradients while the next one is. Then the convolutional layers go backward once, and their
 gradients are summed layer by layer while earlier layers are still computing.
