@@ -16,7 +16,7 @@ from mpitrain.compression.thresholds import UNIT, adapted, integer_step, round_t
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.flat import Array
 from mpitrain.sampling.batch import Batch
-from mpitrain.sampling.common_rate import CommonRate
+from mpitrain.sampling.common_rate import CommonRate, PlateauState
 from mpitrain.sampling.rng import stream
 from mpitrain.sampling.rounds import rounds
 from mpitrain.training.inputs import network_of
@@ -550,7 +550,7 @@ class Stagnation(CommonRate):
     def __init__(self, options: Any, past: list[float] | None = None) -> None:
         super().__init__(getattr(options, "plateau", 0))
         if past:
-            self.restore(past)
+            self.state = PlateauState(*past)
 
 
 class Elastic:
