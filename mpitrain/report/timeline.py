@@ -48,14 +48,13 @@ def _said(part: TracePart) -> str:
 
 
 def _row(rank: int, stretches: list[TraceStretch], part: TracePart) -> Html:
-    boxes, times = [], dict.fromkeys(KINDS, 0.0)
+    boxes = []
     for each in stretches:
         x, width = _units(each, part)
         if width:
             boxes.append(_box(each.kind, x, max(width, LEAST), HEIGHT, _told(each)))
-        times[each.kind] += min(each.ended, part.ended) - max(each.began, part.began)
     name = _cut(part.names.get(rank) or f"rank {rank}")
-    shares = ", ".join(f"{kind} {time / (part.ended - part.began):.0%}" for kind, time in times.items() if time)
+    shares = ", ".join(f"{kind} {share:.0%}" for kind, share in part.shares[rank].items())
     return Html(
         f'<span title="{safe(shares)}">{safe(name)}</span><svg role="img" aria-label="{safe(f"{name}: {shares}")}" '
         f'viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none">{join(boxes)}</svg>'

@@ -78,7 +78,8 @@ class TracePart:
     about: TraceInfo
     ranks: int  # of the training
     names: dict[int, str]
-    stretches: dict[int, list[TraceStretch]]  # by rank
+    stretches: dict[int, list[TraceStretch]]  # by rank, the longest
+    shares: dict[int, dict[str, float]]  # by rank, of the time that each kind takes in all of them
     began: float
     ended: float
     whole: bool  # whether that is all
@@ -104,12 +105,16 @@ def read_part(folder: Path) -> TracePart | None:
         return None
     most = max(shown.values(), key=len)
     began, ended = window(most)
-    within = {}
+    within, shares = {}, {}
     for rank, own in shown.items():
         inside = [each for each in own if each.began < ended and each.ended > began]
         longest = nlargest(4 * MOST, inside, lambda each: each.ended - each.began)  # as many as can be seen
         within[rank] = sorted(longest, key=lambda each: each.began)
-    return TracePart(found.otherData, len(every), names, within, began, ended, whole=len(most) <= MOST)
+        times = dict.fromkeys(KINDS, 0.0)
+        for each in inside:
+            times[each.kind] += min(each.ended, ended) - max(each.began, began)
+        shares[rank] = {kind: time / (ended - began) for kind, time in times.items() if time}
+    return TracePart(found.otherData, len(every), names, within, shares, began, ended, whole=len(most) <= MOST)
 
 
 def joined(events: list[TraceEvent]) -> list[TraceStretch]:

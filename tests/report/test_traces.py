@@ -71,6 +71,15 @@ def test_the_first_eight_ranks_are_shown(tmp_path: Path) -> None:
     assert said in html and "a row is empty where it left something out" in html
 
 
+def test_shares_are_of_all_that_a_rank_did(tmp_path: Path) -> None:
+    """Of the 900 gradients of rank 1, which are too many to be drawn, too."""
+    slow = [event(0, "computing", 100 * n, 100) for n in range(1000)]
+    quick = [event(1, "computing", 44_000 + 10 * n, 10) for n in range(900)]
+    html = page(tmp_path, slow + quick)
+    assert "12 ms (wall clock), from 44 ms after its start" in html
+    assert "rank 1: computing 75%" in html and len(boxes(html)[1]) == 4 * MOST
+
+
 def stretches(lengths: list[float]) -> list[TraceStretch]:
     """Of these lengths, one after another."""
     return [
