@@ -14,6 +14,7 @@ import subprocess
 import sys
 import time
 import venv
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -23,7 +24,7 @@ SERIAL_DEADLINE, MPI_DEADLINE, INSTALL_DEADLINE = 2700, 600, 900  # seconds
 #: Files of tests in several processes (tests/conftest.py). Many launch programs and wait for them, which leaves room
 #: for a third process on two cores.
 TOGETHER = ("-n", str(1 + (os.cpu_count() or 1)))
-#: These have the machine to themselves: Slurm gives a preempted job seconds.
+#: These have a core to themselves: Slurm gives a preempted job seconds.
 SLURM = "tests/jobs"
 #: Without tests that start programs, and with fewer examples of properties and of orders of events.
 QUICK = ("-n", "auto", "-m", "not launches", "--hypothesis-profile", "quick", "--seeds", "2")
@@ -54,15 +55,25 @@ def quick() -> int:
 def main(implementations: list[str]) -> int:
     """Run all; 0 when everything passed."""
     failed = []
+    pythons = [environment(implementations[0])]
+
+    def beside_slurm() -> list[str]:
+        """What takes one core: Slurm's tests wait most of their time."""
+        found = step("mypy", [pythons[0], "-m", "mypy"], SERIAL_DEADLINE)
+        pythons.extend(environment(mpi) for mpi in implementations[1:])
+        return found
+
     for number, mpi in enumerate(implementations):
-        python = environment(mpi)
+        python = pythons[number]
         if number == 0:
             failed += step("ruff", [python, "-m", "ruff", "check", "."], SERIAL_DEADLINE)
             failed += step("ruff format", [python, "-m", "ruff", "format", "--check", "."], SERIAL_DEADLINE)
-            failed += step("mypy", [python, "-m", "mypy"], SERIAL_DEADLINE)
             others = [*TOGETHER, f"--ignore={SLURM}"]
             failed += step("serial tests", [python, "-m", "pytest", "-q", *others], SERIAL_DEADLINE)
-            failed += step("tests in Slurm", [python, "-m", "pytest", "-q", SLURM], SERIAL_DEADLINE)
+            with ThreadPoolExecutor(1) as beside:
+                checked = beside.submit(beside_slurm)
+                failed += step("tests in Slurm", [python, "-m", "pytest", "-q", SLURM], SERIAL_DEADLINE)
+            failed += checked.result()
         else:  # of the serial tests only these depend on the implementation
             launchers = [
                 python,
@@ -89,7 +100,8 @@ def environment(mpi: str) -> str:
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
-    install = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check", f".[{mpi},test]"]
+    pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    install = [*pip, "--no-compile", f".[{mpi},test]"]  # what is imported is compiled then, and that is a small part
     if mpi == "mpich":  # where the serial tests run; the other environment shows that PyTorch may be missing
         install += [f".[{mpi},torch]", "torch==2.13.*"]
     if step(f"install beside {mpi}", install, INSTALL_DEADLINE):
