@@ -54,8 +54,8 @@ def quick() -> int:
 
 def main(implementations: list[str]) -> int:
     """Run all; 0 when everything passed."""
-    failed = []
-    pythons = [environment(implementations[0])]
+    failed, pythons = [], [environment(implementations[0])]
+    several = ["-q", "--with-mpi", "-m", "mpi", "-p", "no:cacheprovider", *files_for_ranks()]
 
     def beside_slurm() -> list[str]:
         """What takes one core: Slurm's tests wait most of their time."""
@@ -86,7 +86,6 @@ def main(implementations: list[str]) -> int:
                 "tests/cli/test_lost_ranks.py",
             ]
             failed += step(f"{mpi}'s launchers", launchers, SERIAL_DEADLINE)
-        several = ["-q", "--with-mpi", "-m", "mpi", "-p", "no:cacheprovider", *files_for_ranks()]
         for ranks in RANKS:
             launch = [str(Path(python).with_name("mpirun")), "-n", str(ranks), python, "-m", "pytest"]
             failed += step(f"{mpi}, {ranks} ranks", [*launch, *several], MPI_DEADLINE)

@@ -26,7 +26,11 @@ def read(folder: Path, part: str) -> np.ndarray:
     paths = sorted(folder.glob(f"{part}-*.h5"))
     if not paths:
         raise SystemExit(f"{folder}: no part {part}; compare --on bytes makes the data")
-    return np.concatenate([ShardFile(path).read_inputs() for path in paths]).astype(np.uint8)
+    found = []
+    for path in paths:
+        with ShardFile(path) as file:
+            found.append(file.read_inputs())
+    return np.concatenate(found).astype(np.uint8)
 
 
 def grams(text: np.ndarray, order: int) -> np.ndarray:

@@ -121,7 +121,7 @@ def _built(
         device = CPU.observed(transport.runtime.pace.around)
     else:
         of_torch = "model.import" if config.model.import_ else "model.backend = 'torch'"
-        unfit = partial(torch_start.without_cuda, of_torch) if config.by_torch else str
+        unfit = partial(torch_start.without_cuda, of_torch) if config.by_torch else lambda: ""
         device = choose(config.run.device, config.run.matmul, transport.local_rank, unfit=unfit)
     source, corpus = transport.runtime.once("the training part", lambda: _open(config, code, device, source))
     torch_start.limit_threads(transport.threads(config.run.threads))

@@ -58,10 +58,11 @@ class ShardFile:
     """A shard whose attributes, shapes, targets and offsets have been checked; inputs are read on demand.
 
     It is opened when it is read, and stays open until close(), or until too many `together` are open and it is the one
-    that was not read for longest.
-    `inputs` and `dtype`: shape and type of the data set of inputs. `small` holds all the other arrays that it has, by
-    name, complete, among them `targets`, which tokens have none of, and the `offsets` at which utterances or documents
-    begin, None for images. Raises BadInput naming the file.
+    that was not read for longest. Raises BadInput naming the file.
+
+    `inputs` and `dtype`: shape and type of the data set of inputs. `small`: all other arrays, whole, by name. Two of
+    them have a name of their own here: `targets`, of tokens empty; and `offsets`, where utterances or documents begin,
+    of images None.
     """
 
     def __init__(self, path: Path, together: "OpenShards | None" = None) -> None:
@@ -78,10 +79,10 @@ class ShardFile:
     def _opened(self) -> h5py.File:
         """The open file. Raises BadInput if it has been replaced by another one since it was checked."""
         self._together.pop(self, None)
-        self._together[self] = None  # the last one; before it is opened, to make room
-        if len(self._together) > most_open():
-            next(iter(self._together)).close()
+        self._together[self] = None  # the last one
         if self._file is None:
+            if len(self._together) > most_open():
+                next(iter(self._together)).close()
             self._file = opened(self.path)
             version = version_of(os.fstat(self._file.id.get_vfd_handle()))
             if (self._version or version) != version:

@@ -13,7 +13,8 @@ from mpitrain.models.workspace import Patches, Workspace, matmul
 
 
 def convolution(name: str, window: Patches, workspace: Workspace) -> "PatchProduct":
-    """The products of the convolution `name`, by patches where the device has none of its own."""
+    """What computes the convolution layer `name`: copied patches times weights. A device may have a function of this
+    name that does without patches (`Workspace.kernel`)."""
     return PatchProduct(name, window, workspace)
 
 

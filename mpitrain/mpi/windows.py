@@ -9,8 +9,9 @@ from mpitrain.mpi.waiting import Member
 
 
 class Segments:
-    """Memory of so many bytes on each rank, in one passive epoch. The other ranks read and add to it one-sidedly; if it
-    is `shared`, all are on one node, and address all of it directly.
+    """Memory of `size` bytes on each rank, that of this one in `own`. Any rank reads it and adds to it with one-sided
+    calls of MPI, until `close`. If it is `shared`, all ranks are on one node, and each has the others' memory as an
+    array, too (`segment`).
 
     No addition to an element is lost, whoever adds at the same time. On one node the sum is made by the caller's
     processor, under a lock of the MPI library's; a remote target's network card or progress engine makes it elsewhere.

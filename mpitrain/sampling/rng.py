@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from zlib import crc32
 
 import numpy as np
@@ -15,11 +16,14 @@ import numpy as np
 from mpitrain.flat import Array
 
 
-def stream(seed: int, purpose: str, *key: int, counter: int = 0) -> np.random.Generator:
-    """The generator for one purpose ("order", "dropout", "initial") and key, such as (epoch, minibatch), from this
-    value of Philox's counter on."""
-    sequence = np.random.SeedSequence((seed, crc32(purpose.encode()), *key))
-    return np.random.Generator(np.random.Philox(sequence, counter=counter))
+def stream(seed: int, purpose: str, *key: int) -> np.random.Generator:
+    """The generator for one purpose ("order", "dropout", "initial") and key, such as (epoch, minibatch)."""
+    return np.random.Generator(np.random.Philox(np.random.SeedSequence((seed, crc32(purpose.encode()), *key))))
+
+
+@lru_cache(maxsize=2)
+def _philox_key(seed: int, purpose: str, key: tuple[int, ...]) -> Array:
+    return np.random.SeedSequence((seed, crc32(purpose.encode()), *key)).generate_state(2, np.uint64)
 
 
 def uniforms(seed: int, purpose: str, key: tuple[int, ...], start: int, out: Array) -> None:
@@ -28,7 +32,8 @@ def uniforms(seed: int, purpose: str, key: tuple[int, ...], start: int, out: Arr
     The numbers of a position do not depend on whether they are drawn alone or together with others.
     """
     blocks = out.shape[1] // 4  # Philox makes four numbers from each value of its counter
-    stream(seed, purpose, *key, counter=start * blocks).random(out=out)
+    generator = np.random.Philox(key=_philox_key(seed, purpose, key), counter=start * blocks)
+    np.random.Generator(generator).random(out=out)
 
 
 @contextmanager
