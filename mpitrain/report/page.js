@@ -346,6 +346,7 @@
     Object.assign(ranges, kept.ranges);
     for (const run of kept.hidden || []) document.querySelector(`#legend [data-run="${run}"]`)?.click();
     (kept.logs || []).forEach((log, i) => { if (panels[i]) panels[i].log = log; });
+    keep(); // whole: the clicks above have kept what was recalled until then
   };
   if (watched) {
     recall();
