@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +39,9 @@ settings.load_profile("patient")  # on a busy machine any example may take long
 settings.register_profile("quick", settings.get_profile("patient"), max_examples=10)
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
+ROOT = Path(__file__).resolve().parent.parent
+FAULTS, WARM = (str(Path(__file__).with_name(f"{name}.py")) for name in ("faults", "warm"))
+COLD = {"cli", "jobs", "processes", "repository"}
 FAKE = Path(__file__).with_name("fake_cupy") / "cupy" / "__init__.py"
 
 
@@ -121,20 +124,50 @@ class Ended:
     err: str
 
 
+@pytest.fixture(scope="session")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., list[str]]]:
+    """The words in place of `python` with which ranks start that have loaded the program's libraries, and modules."""
+    servers: dict[tuple[str, ...], tuple[str, subprocess.Popen[bytes]]] = {}
+
+    def words(modules: tuple[str, ...]) -> list[str]:
+        if modules not in servers:
+            path = str(tmp_path_factory.mktemp("warm") / "socket")
+            server = start([sys.executable, WARM, "serve", path, *modules], ROOT, stdin=subprocess.PIPE, text=False)
+            servers[modules] = path, server
+            assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+        return [sys.executable, "-IS", WARM, "rank", servers[modules][0]]
+
+    yield words
+    for _, server in servers.values():
+        server.communicate(timeout=60)
+
+
 @pytest.fixture
 def launch(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Ended]:
     """Run `mpirun -n RANKS python -m mpitrain ARGUMENTS` in a temporary folder; fail when it takes too long.
 
-    Trainings run on the GPU with `--device gpu`.
+    Trainings run on the GPU with `--device gpu`. Ranks are `warm` but in tests of how they start and end: in the
+    folders COLD, with an environment or faults of a test's own, or where it says so. A module's LOADED names what more
+    they have loaded.
     """
     if not MPIRUN.exists():
         pytest.skip("this environment has no mpirun of its own")
+    gpu = request.config.getoption("--device") == "gpu"
+    always = gpu or request.path.parent.name in COLD or "monkeypatch" in request.fixturenames
 
-    def run(ranks: int, *arguments: str, deadline: float = 300, program: tuple[str, ...] = ("-m", "mpitrain")) -> Ended:
-        if program == ("-m", "mpitrain") and request.config.getoption("--device") == "gpu" and _trains(arguments):
+    def run(
+        ranks: int,
+        *arguments: str,
+        deadline: float = 300,
+        program: tuple[str, ...] = ("-m", "mpitrain"),
+        cold: bool = False,
+    ) -> Ended:
+        if program == ("-m", "mpitrain") and gpu and _trains(arguments):
             arguments = (*arguments, "--set", "run.device=gpu")
-        command = [str(MPIRUN), "-n", str(ranks), sys.executable, *program, *arguments]
-        process = start(command, tmp_path)
+        cold = cold or always or program[0] in ("-c", FAULTS)
+        loaded = getattr(request.module, "LOADED", ())
+        python = [sys.executable] if cold else request.getfixturevalue("warm")(loaded)
+        process = start([str(MPIRUN), "-n", str(ranks), *python, *program, *arguments], tmp_path)
         return finish(process, deadline)
 
     return run
@@ -171,10 +204,10 @@ def simulated(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., E
     return run
 
 
-def refusals(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
+def refusals(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     """The exit status of a command in this process, argparse's own included, and the program's lines on why."""
     try:
-        status = main(command.split())
+        status = main(list(words))
     except SystemExit as end:
         status = int(str(end.code))
     return status, [line for line in capsys.readouterr().err.splitlines() if line.startswith("mpitrain")]
@@ -191,13 +224,11 @@ def run_command(tmp_path: Path) -> Callable[[list[str], float], Ended]:
     return lambda command, deadline: finish(start(command, tmp_path), deadline)
 
 
-def start(command: list[str], folder: Path) -> "subprocess.Popen[str]":
+def start(command: list[str], folder: Path, **more: Any) -> "subprocess.Popen[Any]":
     """Start a command in a process group of its own."""
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True, start_new_session=True
-    )
+    settings = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "start_new_session": True, **more}
+    return subprocess.Popen(command, cwd=folder, env=environment, **settings)
 
 
 def finish(process: "subprocess.Popen[str]", deadline: float) -> Ended:

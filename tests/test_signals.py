@@ -80,9 +80,9 @@ def test_one_rank_that_is_told_while_it_waits_ends_all(tmp_path: Path, name: str
 def test_a_rank_without_work_waits_for_ever_and_passes_on_its_signal(tmp_path: Path) -> None:
     """`sgd` is for one rank."""
     (tmp_path / "waits").touch()  # rank 1 loads nothing
-    process = started(tmp_path, 0.0, "algorithm.name=sgd", "run.deadline=20")
+    process = started(tmp_path, 0.0, "algorithm.name=sgd", "run.deadline=6")
     log, end = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 120
-    while not (log.exists() and any(json.loads(line).get("seconds", 0) > 21 for line in log.read_text().splitlines())):
+    while not (log.exists() and any(json.loads(line).get("seconds", 0) > 7 for line in log.read_text().splitlines())):
         assert time.monotonic() < end and process.poll() is None
         time.sleep(0.2)
     tell(tmp_path, 2)

@@ -60,12 +60,12 @@ CIFAR = Case((32, 32, 3), "easgd2015", 5, 60, 128, 0.25)
 FEW, PASSES = {"pretraining.samples": 2048}, "pretraining.epochs"
 CASES = {
     "allreduce": CIFAR._replace(ranks=4, minibatches=240, minibatch=32, served=False),
-    "easgd2015": CIFAR._replace(minibatches=200),
-    "eamsgd2015": CIFAR._replace(minibatches=200),
+    "easgd2015": CIFAR._replace(minibatches=200, short={"ranks": 3}),
+    "eamsgd2015": CIFAR._replace(minibatches=200, short={"ranks": 3}),
     "mdownpour2015": CIFAR._replace(minibatches=600, short={"minibatches": 300}),
     "mvadownpour2015": CIFAR._replace(minibatches=120),
     "easgd-imagenet2015": Case((232, 232, 3), "easgd2015", 5, 150, 128, 0.03, short={"ranks": 3, "minibatches": 80}),
-    "chan2014": Case((23,), "chan2014", 6, 200, 256, 0.06),
+    "chan2014": Case((23,), "chan2014", 6, 200, 256, 0.06, short={"ranks": 4}),
     "krizhevsky2014": Case((224, 224, 3), "krizhevsky2014", 8, 60, 128, 0.03, short={"ranks": 1}, served=False),
     "strom2015": Case((20,), "strom2015", 10, 120, 256, 1.0, FEW, short={"width": 0.25}, served=False),
     # As many samples of pre-training as in the recipe: without it, five layers of sigmoids learn nothing in an hour.

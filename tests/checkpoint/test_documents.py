@@ -17,9 +17,9 @@ START = ("--set", "algorithm.name=msgd", "--set", "training.epochs=1", "--set", 
 
 
 @pytest.fixture
-def run(launch: Callable[..., Any], tmp_path: Path) -> Path:
+def run(simulated: Callable[..., Any], tmp_path: Path) -> Path:
     """A finished run of one rank."""
-    assert launch(1, *START).status == 0
+    assert simulated(1, *START).status == 0
     return tmp_path / "run"
 
 
@@ -40,7 +40,7 @@ def content(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file() and path.name not in living}
 
 
-def test_a_configuration_that_is_not_what_was_written_is_refused(launch: Callable[..., Any], run: Path) -> None:
+def test_a_configuration_that_is_not_what_was_written_is_refused(simulated: Callable[..., Any], run: Path) -> None:
     """Status 2, one line that names the file and says how a resumed run is changed; nothing is touched."""
     path = run / "config.toml"
     whole = path.read_text()
@@ -52,32 +52,32 @@ def test_a_configuration_that_is_not_what_was_written_is_refused(launch: Callabl
     for damaged in ("", edited):
         path.write_text(damaged)
         before = content(run)
-        ended = launch(2, *resume("training.epochs=2"))
+        ended = simulated(2, *resume("training.epochs=2"))
         assert ended.status == 2 and content(run) == before, damaged
         lines = [line for line in ended.err.splitlines() if line.startswith("mpitrain: ")]
         assert len(lines) == 1 and "run/config.toml" in lines[0] and "--set" in lines[0], ended.err
     (found,) = (run / "checkpoints").glob("0*")
     path.write_bytes((found / "config.toml").read_bytes())  # as the line says
     (run / "corpus.json").write_text((run / "corpus.json").read_text().replace('"classes": 10', '"classes": 11', 1))
-    ended = launch(1, *resume("training.epochs=2"))
+    ended = simulated(1, *resume("training.epochs=2"))
     assert ended.status == 2 and "run/corpus.json" in ended.err
     (run / "corpus.json").unlink()
-    assert launch(1, *resume("training.epochs=2")).status == 0
+    assert simulated(1, *resume("training.epochs=2")).status == 0
 
 
 def test_a_changed_configuration_comes_with_the_first_checkpoint(
-    launch: Callable[..., Any], run: Path, tmp_path: Path
+    simulated: Callable[..., Any], launch: Callable[..., Any], run: Path
 ) -> None:
     """Not with a resume that trains nothing or is killed; and what a checkpoint was made with is in it."""
     before = content(run)
-    ended = launch(1, *resume("algorithm.name=easgd"))
+    ended = simulated(1, *resume("algorithm.name=easgd"))
     assert ended.status == 0 and "nothing left to train (training.epochs = 1)" in ended.out and content(run) == before
 
     more = resume("algorithm.name=easgd", "training.epochs=2")
     assert launch(1, *more, program=KILLED).status != 0
     assert content(run) == before
 
-    assert launch(1, *more).status == 0
+    assert simulated(1, *more).status == 0
     first, second = sorted((run / "checkpoints").glob("0*"))
     assert [config_of(folder, "name") for folder in (first, second, run)] == [
         'name = "msgd"',
@@ -91,24 +91,26 @@ def test_a_changed_configuration_comes_with_the_first_checkpoint(
     for name in ("config.toml", "corpus.json"):
         (run / name).write_bytes(before[run / name])
     assert load(run).config.training.epochs == 2.0
-    assert launch(1, *resume("training.epochs=3")).status == 0
+    assert simulated(1, *resume("training.epochs=3")).status == 0
     assert config_of(run, "name") == 'name = "easgd"' and config_of(run, "epochs") == "epochs = 3.0"
 
 
 @pytest.mark.parametrize(("first", "then"), [("easgd-sync", "easgd"), ("easgd", "eamsgd"), ("eamsgd", "easgd-sync")])
 def test_another_algorithm_starts_at_the_centre(
-    launch: Callable[..., Any], tmp_path: Path, first: str, then: str
+    simulated: Callable[..., Any], tmp_path: Path, first: str, then: str
 ) -> None:
     """On the same ranks, too: what a rank keeps of its own means nothing to another algorithm."""
     common = ("--set", "run.evaluate_every=0", "--set", "training.epochs=1", "--out", "run")
-    assert launch(2, "--set", f"algorithm.name={first}", *common).status == 0
-    ended = launch(2, *resume(f"algorithm.name={then}", "training.epochs=2"))
+    assert simulated(2, "--set", f"algorithm.name={first}", *common).status == 0
+    ended = simulated(2, *resume(f"algorithm.name={then}", "training.epochs=2"))
     assert ended.status == 0, ended.stderr
     assert json.loads((tmp_path / "run/summary.json").read_text())["samples"] == 2 * 1438
 
 
-def test_an_average_that_the_checkpoint_lacks_begins_at_its_parameters(launch: Callable[..., Any], run: Path) -> None:
+def test_an_average_that_the_checkpoint_lacks_begins_at_its_parameters(
+    simulated: Callable[..., Any], run: Path
+) -> None:
     """Not at the initial weights, which would weigh in it for ever."""
     before = json.loads((run / "summary.json").read_text())["test_error"]
-    assert launch(1, *resume("algorithm.name=averaged", "training.epochs=1.05")).status == 0
+    assert simulated(1, *resume("algorithm.name=averaged", "training.epochs=1.05")).status == 0
     assert json.loads((run / "summary.json").read_text())["test_error"] < before + 0.1

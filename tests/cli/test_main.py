@@ -19,6 +19,8 @@ import pytest
 from mpitrain.data.digits import embedded
 from mpitrain.data.shards import write_shard
 
+from ..conftest import refusals
+
 SHORT = ("--set", "training.epochs=2", "--out", "run")
 LONG = ("--set", "training.epochs=100000", "--set", "run.evaluate_every=0", "--out", "run")
 
@@ -36,10 +38,10 @@ def summary(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize("name", ["sgd", "msgd", "averaged", "moving-average", "allreduce", "asgd"])
 def test_every_algorithm_learns_the_digits_by_its_defaults(
-    launch: Callable[..., Any], tmp_path: Path, name: str, ranks: int
+    launch: Callable[..., Any], simulated: Callable[..., Any], tmp_path: Path, name: str, ranks: int
 ) -> None:
     """Under 10 % test error with nothing but its name, and a run folder that keeps the contract."""
-    ended = launch(ranks, "--set", f"algorithm.name={name}", "--out", "run")
+    ended = (launch if ranks > 1 else simulated)(ranks, "--set", f"algorithm.name={name}", "--out", "run")
     assert ended.status == 0, ended.err
     told, log = summary(tmp_path / "run"), records(tmp_path / "run")
     assert " 0.0 MB" not in ended.out and "(at most 0)" not in ended.out
@@ -85,13 +87,13 @@ def test_a_finished_run_that_is_resumed_says_that_nothing_was_trained(
 
 @pytest.mark.parametrize("name", ["msgd", "averaged", "allreduce"])
 def test_a_resumed_run_ends_with_the_bits_of_an_uninterrupted_one(
-    launch: Callable[..., Any], tmp_path: Path, name: str
+    launch: Callable[..., Any], simulated: Callable[..., Any], tmp_path: Path, name: str
 ) -> None:
     """Four epochs at once; three, then the fourth."""
-    algorithm = ("--set", f"algorithm.name={name}")
-    assert launch(2, *algorithm, "--set", "training.epochs=4", "--out", "whole").status == 0
-    assert launch(2, *algorithm, "--set", "training.epochs=3", "--out", "cut").status == 0
-    assert launch(2, "--resume", "cut", "--set", "training.epochs=4").status == 0
+    algorithm, train = ("--set", f"algorithm.name={name}"), launch if name == "allreduce" else simulated
+    assert train(2, *algorithm, "--set", "training.epochs=4", "--out", "whole").status == 0
+    assert train(2, *algorithm, "--set", "training.epochs=3", "--out", "cut").status == 0
+    assert train(2, "--resume", "cut", "--set", "training.epochs=4").status == 0
     hashes = [summary(tmp_path / run)["parameters_sha256"] for run in ("whole", "cut")]
     assert hashes[0] == hashes[1]
     assert [record["event"] for record in records(tmp_path / "cut")].count("start") == 2
@@ -168,14 +170,22 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
 }
 
 
-@pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("fault", BAD)
-def test_bad_input_is_one_line_and_status_2(launch: Callable[..., Any], fault: str, ranks: int) -> None:
-    """From one rank, without a traceback, on any number of ranks."""
+def test_bad_input_is_one_line_and_status_2(
+    launch: Callable[..., Any],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    fault: str,
+) -> None:
+    """From one rank, without a traceback, on any number of ranks: on three, and in this process."""
     arguments, word = BAD[fault]
-    ended = launch(ranks, *arguments, deadline=60)
+    ended = launch(3, *arguments, deadline=60)
     ours = [line for line in ended.err.splitlines() if line.startswith("mpitrain: ")]
     assert ended.status == 2 and len(ours) == 1 and word in ours[0] and "Traceback" not in ended.err
+    monkeypatch.chdir(tmp_path)
+    status, lines = refusals(arguments, capsys)
+    assert status == 2 and len(lines) == 1 and word.rpartition(": ")[2] in lines[0]
 
 
 @pytest.mark.parametrize("damage", ["missing", "truncated", "bit flipped"])
@@ -266,21 +276,21 @@ def test_a_training_whose_loss_explodes_but_stays_finite(launch: Callable[..., A
         assert told["train_loss"] == records(tmp_path / "run")[-1]["train_loss"]
 
 
-def test_a_training_whose_loss_exploded_and_came_back(launch: Callable[..., Any], tmp_path: Path) -> None:
+def test_a_training_whose_loss_exploded_and_came_back(simulated: Callable[..., Any], tmp_path: Path) -> None:
     """Diverged, although the last epochs look like others; a resume remembers it."""
     vast = ("algorithm.name=msgd", "training.learning_rate=1000", "training.epochs=1.5", "run.progress=none")
-    assert launch(1, *(word for key in vast for word in ("--set", key)), "--out", "run", deadline=60).status == 1
+    assert simulated(1, *(word for key in vast for word in ("--set", key)), "--out", "run").status == 1
     small = ("training.learning_rate=1e-30", "training.epochs=4")
-    ended = launch(1, "--resume", "run", *(word for key in small for word in ("--set", key)), deadline=60)
+    ended = simulated(1, "--resume", "run", *(word for key in small for word in ("--set", key)))
     assert ended.status == 1 and summary(tmp_path / "run")["exit_reason"] == "diverged", ended.err
 
 
 @pytest.mark.parametrize(("rate", "warned"), [(1e-9, ["the test error of"]), (0.02, [])])
 def test_a_training_that_ends_at_chance_is_said(
-    launch: Callable[..., Any], tmp_path: Path, rate: float, warned: list[str]
+    simulated: Callable[..., Any], tmp_path: Path, rate: float, warned: list[str]
 ) -> None:
     """After the table, with status 0; and what to do next, before the folder."""
-    ended = launch(1, "--set", "algorithm.name=msgd", "--set", f"training.learning_rate={rate}", *SHORT)
+    ended = simulated(1, "--set", "algorithm.name=msgd", "--set", f"training.learning_rate={rate}", *SHORT)
     lines = ended.out.splitlines()
     found = [line for line in lines if line.startswith("warning: ")]
     assert ended.status == 0 and len(found) == len(warned), ended.out
@@ -298,18 +308,18 @@ def test_a_training_that_ends_at_chance_is_said(
         (("--lr=3",), "--set training.learning_rate=VALUE"),
     ],
 )
-def test_what_others_call_a_key(launch: Callable[..., Any], words: tuple[str, ...], meant: str) -> None:
-    ended = launch(1, *words)
-    assert ended.status == 2 and ended.err.rstrip().endswith(f"; here it is {meant}")
+def test_what_others_call_a_key(words: tuple[str, ...], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines = refusals(words, capsys)
+    assert status == 2 and lines[-1].endswith(f"; here it is {meant}")
 
 
-def test_a_word_that_is_no_command_suggests_none_far_from_it(launch: Callable[..., Any]) -> None:
-    ended = launch(1, "resnet")
-    assert ended.status == 2 and "; known: train, " in ended.err
+def test_a_word_that_is_no_command_suggests_none_far_from_it(capsys: pytest.CaptureFixture[str]) -> None:
+    status, lines = refusals(["resnet"], capsys)
+    assert status == 2 and "; known: train, " in lines[-1]
 
 
-def test_a_key_without_effect_and_a_lonely_rank_are_said(launch: Callable[..., Any]) -> None:
-    ended = launch(1, "--set", "run.matmul=bf16", *SHORT)
+def test_a_key_without_effect_and_a_lonely_rank_are_said(simulated: Callable[..., Any]) -> None:
+    ended = simulated(1, "--set", "run.matmul=bf16", *SHORT)
     assert "warning: run.matmul = 'bf16': has no effect" in ended.out
 
 
@@ -325,12 +335,12 @@ def test_help_is_printed_once_on_any_number_of_ranks(launch: Callable[..., Any])
     assert ended.status == 0 and ended.out.count("usage: ") == 1
 
 
-def test_data_that_teach_nothing_are_said(launch: Callable[..., Any], tmp_path: Path) -> None:
+def test_data_that_teach_nothing_are_said(simulated: Callable[..., Any], tmp_path: Path) -> None:
     """A minibatch that the corpus does not fill; a single class; no held-out part."""
     arrays = {"images": np.zeros((20, 8, 8, 1), np.uint8), "targets": np.full(20, 1, np.int32)}
     write_shard(tmp_path / "data" / "train-00000-of-00001.h5", "images", arrays, {"classes": 3})
     settings = ("--set", "algorithm.name=msgd", "--set", "data.path=data", "--set", "training.minibatch=500")
-    ended = launch(1, *settings, *SHORT)
+    ended = simulated(1, *settings, *SHORT)
     assert ended.status == 0, ended.err
     said = [record["text"] for record in records(tmp_path / "run") if record["event"] == "warning"]
     assert [line.split()[0] for line in said] == ["training.minibatch", "data.path:", "data.path:"]
@@ -387,8 +397,9 @@ def ended_within(process: "subprocess.Popen[str]", seconds: float) -> tuple[int,
     return process.returncode, err
 
 
-@pytest.mark.parametrize("name", ["msgd", "allreduce", "asgd"])
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    ("name", "number"), [("msgd", signal.SIGTERM), ("allreduce", signal.SIGINT), ("asgd", signal.SIGTERM)]
+)
 def test_a_signal_leaves_a_checkpoint(
     tmp_path: Path, launch: Callable[..., Any], name: str, number: signal.Signals
 ) -> None:

@@ -113,5 +113,5 @@ def test_a_wrong_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("jobs").mkdir()
-    status, lines = refusals(command, capsys)
+    status, lines = refusals(command.split(), capsys)
     assert status == 2 and len(lines) == 1 and COMMANDS[command] in lines[0], lines

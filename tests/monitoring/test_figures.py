@@ -42,10 +42,10 @@ def test_figures_of_ranks_are_combined_as_declared(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.parametrize("name", ["asgd", "easgd", "allreduce", "block-momentum", "sparse-delta", "msgd"])
-def test_every_algorithm_s_figures_arrive(launch: Callable[..., Any], tmp_path: Path, name: str) -> None:
+def test_every_algorithm_s_figures_arrive(simulated: Callable[..., Any], tmp_path: Path, name: str) -> None:
     """In metrics.jsonl, from which TensorBoard has them, in summary.json and in the report."""
     settings = ("run.gradient_statistics=true", "training.epochs=1", f"algorithm.name={name}", "run.evaluate_every=0")
-    ended = launch(3, *(word for each in settings for word in ("--set", each)), "--out", "run")
+    ended = simulated(3, *(word for each in settings for word in ("--set", each)), "--out", "run")
     assert ended.status == 0, ended.err
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     records = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]

@@ -59,13 +59,13 @@ def test_numbers_are_those_of_the_record(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_a_run_writes_both(launch: Callable[..., Any], tmp_path: Path, ranks: int) -> None:
+def test_a_run_writes_both(simulated: Callable[..., Any], tmp_path: Path, ranks: int) -> None:
     """A resumed one writes a second file, which tells TensorBoard where it goes on."""
     from tensorboardX.proto.event_pb2 import Event, SessionLog
 
     option = ("--set", "run.tensorboard=true", "--set", "algorithm.name=easgd")
-    assert launch(ranks, *option, "--set", "training.epochs=2", "--out", "run").status == 0
-    assert launch(ranks, "--resume", "run", "--set", "training.epochs=3").status == 0
+    assert simulated(ranks, *option, "--set", "training.epochs=2", "--out", "run").status == 0
+    assert simulated(ranks, "--resume", "run", "--set", "training.epochs=3").status == 0
     found, wanted = scalars(tmp_path / "run"), recorded(tmp_path / "run")
     assert set(found) == set(wanted) and ("evaluate/test_error", 3 * 1438) in found
     assert all(found[key] == pytest.approx(wanted[key], rel=1e-6) for key in wanted)

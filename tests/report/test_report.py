@@ -380,10 +380,10 @@ def test_the_report_of_a_real_run(launch: Callable[..., Any], tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["asgd", "easgd", "sparse-delta", "allreduce"])
-def test_bytes_so_far_become_those_of_the_summary(launch: Callable[..., Any], tmp_path: Path, name: str) -> None:
+def test_bytes_so_far_become_those_of_the_summary(simulated: Callable[..., Any], tmp_path: Path, name: str) -> None:
     """But for the last notes; of ranks without a master, reckoned from one of them."""
     settings = ("training.epochs=2", f"algorithm.name={name}")
-    assert launch(3, *(part for each in settings for part in ("--set", each)), "--out", "run").status == 0
+    assert simulated(3, *(part for each in settings for part in ("--set", each)), "--out", "run").status == 0
     (run,) = read_runs([tmp_path / "run"])
     curve = [point.value for point in series.exchanged(run)]
     assert curve == sorted(curve) and run.summary is not None

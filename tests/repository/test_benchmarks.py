@@ -42,7 +42,7 @@ class Trial:
 SHORT = "--set training.epochs=0.05 --set run.evaluate_every=0"
 TRIALS = {
     "advise/cells.py": Trial(
-        "speech half {out} --budget 1m --points 2 --seeds 1 --target 0.99 --set data.path={frames} "
+        "speech half {out} --budget 30s --points 2 --seeds 1 --target 0.99 --set data.path={frames} "
         "--set training.epochs=1"
     ),
     "augmentation/cost.py": Trial("--repeats 1"),
@@ -68,7 +68,7 @@ TRIALS = {
     "papers/scaling.py": Trial(
         "{out} zhang2013 {frames} --seeds 1 --set training.epochs=0.1 --set run.evaluate_every=0"
     ),
-    "papers/recipes.py": Trial("{out} --only mvadownpour2015 --factors 1 --short"),
+    "papers/recipes.py": Trial("{out} --only chan2014 --factors 1 --short"),
     "prepare/images.py": Trial("--pictures 20 --turns 1", wants=("PIL",)),
     "prepare/kaldi.py": Trial("--hours 0.01 --turns 1", wants=("kaldiio",)),
     "prepare/speech.py": Trial("--hours 0.005 --turns 1", wants=("espeakng_loader", "kaldi_native_fbank")),

@@ -1,10 +1,12 @@
 """Trainings on ½‖x − s‖² with `sparse-delta`; samples s and steps such that nothing is rounded.
 
-Argument: the algorithm's keys as JSON. Saves at the end to "kept"; `moved-RANK.npy` is what this rank's steps changed.
+Arguments: the algorithm's keys of each training, as JSON. Training 0 saves at the end to "0/kept"; "0/moved-RANK.npy"
+is what this rank's steps changed, "0/end-RANK.npy" what it ends with.
 """
 
 import json
 import sys
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -29,10 +31,10 @@ class Point(nn.Module):
         return 0.5 * (self.x - samples).square().sum(1).mean()
 
 
-def main() -> None:
+def train(folder: Path, keys: str) -> None:
     model = Point()
     optimizer, moved = torch.optim.SGD(model.parameters(), RATE), np.zeros(SAMPLES.shape[1])
-    with mpitrain.distribute(model, optimizer, "sparse-delta", out="run", **json.loads(sys.argv[1])) as ranks:
+    with mpitrain.distribute(model, optimizer, "sparse-delta", out=folder / "run", **json.loads(keys)) as ranks:
         for _ in range(EPOCHS):
             for samples in ranks.share(DataLoader(SAMPLES, batch_size=MINIBATCH)):
                 before = model.x.detach().clone()
@@ -40,10 +42,11 @@ def main() -> None:
                 model(samples).backward()
                 optimizer.step()
                 moved += (model.x.detach() - before).numpy()
-        ranks.save("kept")
-        np.save(f"moved-{ranks.rank}.npy", moved)
-    np.save(f"end-{ranks.rank}.npy", model.x.detach().numpy())
+        ranks.save(folder / "kept")
+        np.save(folder / f"moved-{ranks.rank}.npy", moved)
+    np.save(folder / f"end-{ranks.rank}.npy", model.x.detach().numpy())
 
 
 if __name__ == "__main__":
-    main()
+    for number, keys in enumerate(sys.argv[1:]):
+        train(Path(str(number)), keys)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
+LOADED = ("torch", "torch._dynamo")
 PROGRAM = str(Path(__file__).with_name("same_bits.py"))
 #: With samples that three ranks' minibatches of 24 do not divide.
 TRAININGS = (

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
+LOADED = ("torch", "torch._dynamo")
 PROGRAM = str(Path(__file__).with_name("wrong.py"))
 
 
@@ -40,7 +41,7 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
     ],
 )
 def test_a_fault_on_one_rank(launch: Callable[..., Any], case: str, algorithm: str, line: str) -> None:
-    ended = launch(2, case, algorithm, program=(PROGRAM,), deadline=90)
+    ended = launch(2, case, algorithm, program=(PROGRAM,), deadline=90, cold=case == "stopped")
     assert ended.status != 0 and "rank 0: " not in ended.out
     assert re.search(f"^{line}", ended.err, re.MULTILINE), ended.err
 

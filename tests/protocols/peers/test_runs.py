@@ -97,7 +97,7 @@ def test_a_stopped_run_is_taken_up_by_as_many_ranks_or_others(
     launch: Callable[..., Any], tmp_path: Path, ranks: int
 ) -> None:
     """A signal ends all within seconds, drained; every sample is trained on once an epoch all the same."""
-    long = (*PEERS, "--set", "training.epochs=100000", "--set", "run.checkpoint_every=0.003", "--out", "run")
+    long = (*PEERS, *QUIET, "--set", "training.epochs=100000", "--set", "run.checkpoint_every=0.003", "--out", "run")
     command = [str(Path(sys.executable).with_name("mpirun")), "-n", "3", sys.executable, "-m", "mpitrain", *long]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, cwd=tmp_path, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
@@ -115,7 +115,7 @@ def test_a_stopped_run_is_taken_up_by_as_many_ranks_or_others(
     assert process.returncode != 0 and "Traceback" not in err and stopped["exit_reason"] == "stopped"
     assert stopped["replicas_identical"] is True and np.abs(held(tmp_path / "run")).max() > 0
     more = stopped["samples"] // 1438 + 60  # more than the fastest rank has come to
-    ended = launch(ranks, "--resume", "run", "--set", f"training.epochs={more}")
+    ended = launch(ranks, "--resume", "run", *QUIET, "--set", f"training.epochs={more}")
     assert ended.status == 0, ended.err
     assert summary(tmp_path / "run")["samples"] == more * 1438
 

@@ -28,7 +28,7 @@ CONFIG = """
 [model]
 layers = [{ kind = "fully-connected", units = 16 }, { kind = "relu" }, { kind = "fully-connected", gain = 1.0 }]
 [training]
-epochs = 6
+epochs = 3
 """
 WORDS = ["advise", "net.toml", "--cluster", "cluster.toml", "--ranks", "3", "--budget", "5m"]
 

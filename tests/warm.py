@@ -1,0 +1,151 @@
+"""Ranks that start in a third of the time: a process that has loaded the program's libraries forks them.
+
+    python tests/warm.py serve SOCKET [MODULE ...]      fork ranks, with these modules loaded, until standard input ends
+    mpirun -n 3 python -IS tests/warm.py rank SOCKET WORD ...      do what `mpirun -n 3 python WORD ...` does
+
+Loading NumPy, Numba and HDF5 takes a rank a second and a half, which is most of what the tests' small trainings take.
+What mpirun starts here hands its descriptors, environment and folder to a child of the server, and ends as that does;
+when it is killed, so is the child. Each rank loads MPI itself. Not for tests of how processes start, stop and die.
+"""
+
+import array
+import fcntl
+import json
+import os
+import signal
+import socket
+import sys
+
+SIZE = 8  # bytes of the length of a message
+FREE = 200  # descriptors from here on are nobody's
+#: What a rank loads that does not load MPI.
+LIBRARIES = ("h5py", "mpitrain.config", "mpitrain.console", "mpitrain.data.corpus", "mpitrain.checkpoint", "rich.table")
+
+
+def rank(path: str, words: list[str]) -> int:
+    """Let a child of the server be this process; its exit status. A signal that has killed it kills this one."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(path)
+        fds = [int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
+        fds.remove(connection.fileno())
+        told = json.dumps([words, fds, os.getcwd(), dict(os.environ)]).encode()
+        rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
+        connection.sendmsg([len(told).to_bytes(SIZE, "little")], rights)
+        connection.sendall(told)
+        status = int(connection.recv(SIZE) or b"1")
+    if status < 0:
+        signal.signal(-status, signal.SIG_DFL)
+        os.kill(os.getpid(), -status)
+    return status
+
+
+def load(modules: list[str]) -> None:
+    """Load them, and what every rank needs. Raises RuntimeError where that starts MPI, or threads: a fork has none."""
+    from importlib import import_module
+
+    from mpitrain.start import prepare_environment
+
+    prepare_environment()
+    from numba.core.registry import cpu_target
+
+    cpu_target.target_context.refresh()  # as at the first call of a loop
+    for name in (*LIBRARIES, *modules):
+        import_module(name)
+    if "mpi4py.MPI" in sys.modules or len(os.listdir("/proc/self/task")) > 1:
+        raise RuntimeError("MPI or threads have been started")
+
+
+def serve(path: str) -> list[str]:
+    """Fork a child for each connection; returns in the child, with the words of its command line."""
+    import selectors
+
+    listener, (woken, waking) = socket.socket(socket.AF_UNIX), socket.socketpair()
+    listener.bind(path)
+    listener.listen(64)
+    waking.setblocking(False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    signal.set_wakeup_fd(waking.fileno())
+    ready = selectors.DefaultSelector()
+    for each in (listener, woken, sys.stdin):
+        ready.register(each, selectors.EVENT_READ)
+    children: dict[int, socket.socket] = {}
+    while True:
+        for key, _ in ready.select():
+            if key.fileobj is sys.stdin:
+                os._exit(0)
+            elif key.fileobj is woken:
+                woken.recv(4096)
+                _tell_ends(children)
+            else:
+                connection, _ = listener.accept()
+                if not (child := os.fork()):
+                    signal.set_wakeup_fd(-1)
+                    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                    for each in (woken, waking, listener, ready, *children.values()):
+                        each.close()
+                    return _become(connection)
+                children[child] = connection
+
+
+def _tell_ends(children: dict[int, socket.socket]) -> None:
+    """Say how the children that have ended did."""
+    while children:
+        child, status = os.waitpid(-1, os.WNOHANG)
+        if not child:
+            break
+        with children.pop(child) as connection:
+            try:
+                connection.sendall(str(os.waitstatus_to_exitcode(status)).encode())
+            except OSError:  # it was killed before
+                continue
+
+
+def _become(connection: socket.socket) -> list[str]:
+    """Take over what the process at the other end has; its words after "python"."""
+    length, rights, *_ = connection.recvmsg(SIZE, socket.CMSG_SPACE(1024))
+    told, given = b"", array.array("i", b"".join(data for *_, data in rights))
+    while len(told) < int.from_bytes(length, "little"):
+        told += connection.recv(1 << 20)
+    words, fds, folder, environment = json.loads(told)
+    held = fcntl.fcntl(connection.detach(), fcntl.F_DUPFD_CLOEXEC, FREE)
+    fcntl.fcntl(held, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGKILL)  # of what can come from there, which is its end
+    fcntl.fcntl(held, fcntl.F_SETFL, fcntl.fcntl(held, fcntl.F_GETFL) | os.O_ASYNC)
+    moved = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, FREE) for fd in given]
+    for fd, place in zip(moved, fds, strict=True):
+        os.dup2(fd, place)
+        os.close(fd)
+    sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(environment)
+    return list(words)
+
+
+def run(words: list[str]) -> None:
+    """As `python -m MODULE ...`, `python -c CODE ...` and `python FILE ...` do."""
+    import runpy
+
+    what, *rest = words
+    if what != "-m":
+        sys.argv = words
+    if not os.environ.get("PYTHONSAFEPATH"):
+        sys.path[0] = os.path.dirname(os.path.abspath(what)) if what[0] != "-" else os.getcwd()
+    if what == "-m":
+        sys.argv = rest
+        runpy.run_module(rest[0], run_name="__main__", alter_sys=True)
+    elif what == "-c":
+        sys.argv = ["-c", *rest[1:]]
+        exec(compile(rest[0], "<string>", "exec"), {"__name__": "__main__"})
+    else:
+        runpy.run_path(what, run_name="__main__")
+
+
+if __name__ == "__main__":
+    what, path, *words = sys.argv[1:]
+    if what == "rank":
+        sys.exit(rank(path, words))
+    load(words)
+    print("ready", flush=True)
+    run(serve(path))
