@@ -82,6 +82,7 @@ def main(implementations: list[str]) -> int:
                 "-m",
                 "pytest",
                 "-q",
+                *TOGETHER,
                 "tests/jobs/test_launchers.py",
                 "tests/processes/test_segments.py",
                 "tests/processes/test_going_on.py",

@@ -42,7 +42,7 @@ class Trial:
 SHORT = "--set training.epochs=0.05 --set run.evaluate_every=0"
 TRIALS = {
     "advise/cells.py": Trial(
-        "speech half {out} --budget 30s --points 2 --seeds 1 --target 0.99 --set data.path={frames} "
+        "speech half {out} --budget 1m --points 2 --seeds 1 --target 0.99 --set data.path={frames} "
         "--set training.epochs=1"
     ),
     "augmentation/cost.py": Trial("--repeats 1"),

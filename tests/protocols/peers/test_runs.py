@@ -114,7 +114,7 @@ def test_a_stopped_run_is_taken_up_by_as_many_ranks_or_others(
     stopped = summary(tmp_path / "run")
     assert process.returncode != 0 and "Traceback" not in err and stopped["exit_reason"] == "stopped"
     assert stopped["replicas_identical"] is True and np.abs(held(tmp_path / "run")).max() > 0
-    more = stopped["samples"] // 1438 + 60  # more than the fastest rank has come to
+    more = stopped["samples"] // 1438 + 5  # more than the fastest rank has come to
     ended = launch(ranks, "--resume", "run", *QUIET, "--set", f"training.epochs={more}")
     assert ended.status == 0, ended.err
     assert summary(tmp_path / "run")["samples"] == more * 1438
