@@ -109,7 +109,8 @@ def timed(
     of: str, all_steps: Sequence[Step], samples: int, clock: Callable[[], float] = time.perf_counter
 ) -> StepTimes:
     """What steps on this many samples take: the shortest times of several turns, which other programs have disturbed
-    least. Where there is no time for so many samples, a line through the times of a few and of more of them tells."""
+    least. Where there is no time for so many samples, a line through the times of a few and of more of them tells: of
+    twice as many at least, though there is no time, for most of what a step takes may be the same for any number."""
     began, few = clock(), max(1, samples // SHARE)
 
     def turn(count: int) -> Array:
@@ -121,12 +122,12 @@ def timed(
 
     turn(few)  # allocates
     least = turn(few)
-    count = min(samples, max(few, int(few * (SECONDS - (clock() - began)) / least.sum())))
+    count = min(samples, max(2 * few, int(few * (SECONDS - (clock() - began)) / least.sum())))
     turns = [turn(count)]
     while len(turns) < ROUNDS and clock() - began + turns[-1].sum() <= SECONDS:
         turns.append(turn(count))
     most = np.min(turns, axis=0)
-    each = np.maximum(most - least, 0) / (count - few) if count > few else most / count
+    each = np.maximum(most - least, 0) / max(count - few, 1)
     return StepTimes(samples, (most + (samples - count) * each).tolist(), of)
 
 
