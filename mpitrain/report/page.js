@@ -122,7 +122,8 @@
       this.y = scaleOf(seen.length ? seen : all.map((p) => p[1]), this.log, height - edge.bottom, edge.top);
       this.whole.hidden = !range;
       this.axes(svg, width, height);
-      for (const curve of this.curves) this.curve(range ? this.part(svg, width, height) : svg, curve, height);
+      const place = range ? this.part(svg, width, height) : svg;
+      for (const curve of this.curves) this.curve(place, curve, height);
     }
 
     part(svg, width, height) {  // cuts off what lies beside the range
@@ -327,7 +328,7 @@
       keep();
     });
   }
-  for (const name of document.querySelectorAll("#legend button, .run[data-run]")) {
+  for (const name of document.querySelectorAll("#legend button, .run[data-run]:not(#legend .run)")) {
     const run = name.dataset.run;
     for (const kind of ["pointerenter", "focus"])
       name.addEventListener(kind, () => { if (!hidden.has(Number(run))) single(run); });

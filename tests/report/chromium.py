@@ -64,6 +64,10 @@ class Chromium:
         self.do("Page.navigate", url=path.resolve().as_uri())
         while not self._loaded:
             self._take(self._next())
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until what has been changed is drawn."""
         self.evaluate("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def evaluate(self, expression: str) -> Any:

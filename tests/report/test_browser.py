@@ -215,17 +215,22 @@ def test_a_lost_rank_and_what_followed_can_be_read(
 
 
 @needs_chromium
+@pytest.mark.parametrize("enlarged", [False, True])
 def test_a_run_is_brought_out_where_one_points_at_its_name(
-    browser: Chromium, report: tuple[Path, dict[str, int]]
+    browser: Chromium, report: tuple[Path, dict[str, int]], enlarged: bool
 ) -> None:
     """In the legend and in the table of results: its line is thick and in front, the others are faint."""
     browser.open(report[0], 1280)
+    if enlarged:
+        drag(browser, 0.2, 0.8)
+        browser.settle()
     for name in ("#legend button[data-run='1']", ".results .run[data-run='1']"):
         box = browser.evaluate(
             f"(() => {{ const name = document.querySelector(\"{name}\"); name.scrollIntoView({{block: 'center'}});"
             "const box = name.getBoundingClientRect(); return [box.left + 5, box.top + 5]; })()"
         )
         browser.do("Input.dispatchMouseEvent", type="mouseMoved", x=box[0], y=box[1])
+        browser.settle()
         groups = browser.evaluate(
             "[...document.querySelectorAll('figure.plot')[0].querySelectorAll('g[data-run]')].map(g => "
             "[g.dataset.run, getComputedStyle(g).opacity, getComputedStyle(g.querySelector('.line')).strokeWidth])"
@@ -233,6 +238,12 @@ def test_a_run_is_brought_out_where_one_points_at_its_name(
         assert groups[-1] == ["1", "1", "3.5px"] and {tuple(rest) for _, *rest in groups[:-1]} == {("0.18", "2px")}
         browser.do("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
         assert browser.evaluate("document.querySelectorAll('.faded, .lit').length") == 0
+    for place in ("button .run", "button"):  # from the name to the edge of its button
+        corner = f"document.querySelector(\"#legend {place}[data-run='1']\").getBoundingClientRect()"
+        x, y = browser.evaluate(f"[{corner}.left + 1, {corner}.top + 1]")
+        browser.do("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
+        browser.settle()
+        assert browser.evaluate("document.querySelectorAll('.lit').length") > 0, place
 
 
 @needs_chromium
