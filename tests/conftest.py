@@ -134,7 +134,8 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., lis
             path = str(tmp_path_factory.mktemp("warm") / "socket")
             server = start([sys.executable, WARM, "serve", path, *modules], ROOT, stdin=subprocess.PIPE, text=False)
             servers[modules] = path, server
-            assert server.stdout is not None and server.stdout.readline() == b"ready\n"
+            assert server.stdout is not None
+            assert server.stdout.readline() == b"ready\n", server.communicate()[1].decode()
         return [sys.executable, "-IS", WARM, "rank", servers[modules][0]]
 
     yield words

@@ -4,8 +4,9 @@
     mpirun -n 3 python -IS tests/warm.py rank SOCKET WORD ...      do what `mpirun -n 3 python WORD ...` does
 
 Loading NumPy, Numba and HDF5 takes a rank a second and a half, which is most of what the tests' small trainings take.
-What mpirun starts here hands its descriptors, environment and folder to a child of the server, and ends as that does;
-when it is killed, so is the child. Each rank loads MPI itself. Not for tests of how processes start, stop and die.
+What mpirun starts here hands its descriptors, cores, environment and folder to a child of the server, and ends as that
+does; when it is killed, so is the child. Each rank loads MPI itself. Not for tests of how processes start, stop and
+die, nor of the bits that PyTorch computes, whose threads depend on the cores that it has found.
 """
 
 import array
@@ -28,7 +29,8 @@ def rank(path: str, words: list[str]) -> int:
         connection.connect(path)
         fds = [int(fd) for fd in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{fd}")]
         fds.remove(connection.fileno())
-        told = json.dumps([words, fds, os.getcwd(), dict(os.environ)]).encode()
+        cores = sorted(os.sched_getaffinity(0))
+        told = json.dumps([words, fds, cores, os.getcwd(), dict(os.environ)]).encode()
         rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))]
         connection.sendmsg([len(told).to_bytes(SIZE, "little")], rights)
         connection.sendall(told)
@@ -106,7 +108,7 @@ def _become(connection: socket.socket) -> list[str]:
     told, given = b"", array.array("i", b"".join(data for *_, data in rights))
     while len(told) < int.from_bytes(length, "little"):
         told += connection.recv(1 << 20)
-    words, fds, folder, environment = json.loads(told)
+    words, fds, cores, folder, environment = json.loads(told)
     held = fcntl.fcntl(connection.detach(), fcntl.F_DUPFD_CLOEXEC, FREE)
     fcntl.fcntl(held, fcntl.F_SETOWN, os.getpid())
     fcntl.fcntl(held, fcntl.F_SETSIG, signal.SIGKILL)  # of what can come from there, which is its end
@@ -117,6 +119,9 @@ def _become(connection: socket.socket) -> list[str]:
         os.close(fd)
     sys.stdin, sys.stdout = open(0, closefd=False), open(1, "w", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
+    os.sched_setaffinity(0, cores)
+    if "torch" in sys.modules:  # which has looked at the server's cores
+        sys.modules["torch"].set_num_threads(len(cores))
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)

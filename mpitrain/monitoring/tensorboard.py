@@ -25,8 +25,9 @@ class EventFile:
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         self._event = Event
+        earlier = len(list(folder.glob("events.*")))  # perhaps of the same second, which is all that names tell
         with naming(folder):
-            self._writer = EventsWriter(str(folder / "events"))
+            self._writer = EventsWriter(str(folder / "events"), f".{earlier}" if earlier else "")
         if after:
             start = SessionLog(status=SessionLog.START)
             self._writer.write_event(Event(wall_time=time.time(), step=after + 1, session_log=start))

@@ -343,11 +343,11 @@
   };
   const recall = () => {
     const kept = JSON.parse(sessionStorage.getItem(place) || "{}");
-    if (kept.axis) document.querySelector(`input[value="${kept.axis}"]`).click();
     Object.assign(ranges, kept.ranges);
-    for (const run of kept.hidden || []) document.querySelector(`#legend [data-run="${run}"]`)?.click();
     (kept.logs || []).forEach((log, i) => { if (panels[i]) panels[i].log = log; });
-    keep(); // whole: the clicks above have kept what was recalled until then
+    // last, as clicks draw, and keep all that there is
+    if (kept.axis) document.querySelector(`input[value="${kept.axis}"]`).click();
+    for (const run of kept.hidden || []) document.querySelector(`#legend [data-run="${run}"]`)?.click();
   };
   if (watched) {
     recall();
