@@ -54,7 +54,7 @@ TRIALS = {
     "papers/elastic/figure2.py": Trial(
         "digits {out} --taus 1 --quick --set training.epochs=0.1", wants=("matplotlib",)
     ),
-    "papers/elastic/figure4.py": Trial("{out} --width 0.01 --samples 1300 --epochs 1 --rates 1"),
+    "papers/elastic/figure4.py": Trial("{out} --width 0.01 --samples 1300 --epochs 1 --rates 1 --methods easgd"),
     "papers/elastic/sweep.py": Trial(
         "{out} --quick --only workers --methods msgd downpour --epochs 0.2", wants=("matplotlib",)
     ),

@@ -55,6 +55,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=4096)
     parser.add_argument("--epochs", type=float, default=8)
     parser.add_argument("--rates", type=int, default=3, help="how many of each method's are tried")
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
     options = parser.parse_args()
     where = options.out / "corpus"
     if not where.exists():
@@ -70,7 +71,8 @@ def main() -> None:
         "run.threads": 1,
     }
     rows = []
-    for method, (_, _, rates) in METHODS.items():
+    for method in options.methods:
+        rates = METHODS[method][2]
         curves = {rate: curve(options.out, method, rate, settings) for rate in rates[: options.rates]}
         times = {rate: [time_to(each, "test_error", error) for error in ERRORS] for rate, each in curves.items()}
         rate = min(rates[: options.rates], key=lambda rate: times[rate][-1] or float("inf"))
