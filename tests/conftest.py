@@ -3,6 +3,7 @@
 import importlib.util
 import io
 import os
+import select
 import shutil
 import signal
 import subprocess
@@ -41,7 +42,7 @@ settings.register_profile("quick", settings.get_profile("patient"), max_examples
 MPIRUN = Path(sys.executable).with_name("mpirun")
 ROOT = Path(__file__).resolve().parent.parent
 FAULTS, WARM = (str(Path(__file__).with_name(f"{name}.py")) for name in ("faults", "warm"))
-COLD = {"cli", "jobs", "processes", "repository"}
+COLD = {"cli", "jobs", "processes", "repository"}  # folders of tests whose ranks start as a user's do
 FAKE = Path(__file__).with_name("fake_cupy") / "cupy" / "__init__.py"
 
 
@@ -134,8 +135,9 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., lis
             path = str(tmp_path_factory.mktemp("warm") / "socket")
             server = start([sys.executable, WARM, "serve", path, *modules], ROOT, stdin=subprocess.PIPE, text=False)
             servers[modules] = path, server
-            assert server.stdout is not None
-            assert server.stdout.readline() == b"ready\n", server.communicate()[1].decode()
+            if not select.select([server.stdout], [], [], 120)[0] or server.stdout.readline() != b"ready\n":
+                server.kill()
+                pytest.fail(f"no warm ranks:\n{server.communicate()[1].decode()}")
         return [sys.executable, "-IS", WARM, "rank", servers[modules][0]]
 
     yield words
@@ -147,14 +149,13 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., lis
 def launch(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Ended]:
     """Run `mpirun -n RANKS python -m mpitrain ARGUMENTS` in a temporary folder; fail when it takes too long.
 
-    Trainings run on the GPU with `--device gpu`. Ranks are `warm` but in tests of how they start and end: in the
-    folders COLD, with an environment or faults of a test's own, or where it says so. A module's LOADED names what more
-    they have loaded.
+    Trainings run on the GPU with `--device gpu`. Ranks are `warm`, with what a module's LOADED names besides, but for
+    tests of how they start and end: in the folders COLD, with an environment or faults of a test's own, or `cold`.
     """
     if not MPIRUN.exists():
         pytest.skip("this environment has no mpirun of its own")
     gpu = request.config.getoption("--device") == "gpu"
-    always = gpu or request.path.parent.name in COLD or "monkeypatch" in request.fixturenames
+    always_cold = gpu or request.path.parent.name in COLD or "monkeypatch" in request.fixturenames
 
     def run(
         ranks: int,
@@ -165,9 +166,9 @@ def launch(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Ende
     ) -> Ended:
         if program == ("-m", "mpitrain") and gpu and _trains(arguments):
             arguments = (*arguments, "--set", "run.device=gpu")
-        cold = cold or always or program[0] in ("-c", FAULTS)
-        loaded = getattr(request.module, "LOADED", ())
-        python = [sys.executable] if cold else request.getfixturevalue("warm")(loaded)
+        python = [sys.executable]
+        if not (cold or always_cold or program[0] in ("-c", FAULTS)):
+            python = request.getfixturevalue("warm")(getattr(request.module, "LOADED", ()))
         process = start([str(MPIRUN), "-n", str(ranks), *python, *program, *arguments], tmp_path)
         return finish(process, deadline)
 

@@ -18,9 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-#: Of each implementation's launches: all have eight, and each smaller number is one's.
+#: How many ranks the tests are run on: eight with both implementations, two and four with one of them.
 RANKS = {"mpich": (2, 8), "openmpi": (4, 8)}
-SERIAL_DEADLINE, MPI_DEADLINE, INSTALL_DEADLINE = 3300, 600, 900  # seconds
+SERIAL_DEADLINE, MPI_DEADLINE, INSTALL_DEADLINE = 2700, 600, 900  # seconds
 
 #: Files of tests in several processes (tests/conftest.py). Many launch programs and wait for them, which leaves room
 #: for a third process on two cores.

@@ -6,7 +6,7 @@ Each runs at its own rule, rates, minibatches, stages, output and geometry, with
 cluster of its paper. Networks are narrower, and the corpora synthetic: ten classes, or twenty of frames, all of them
 equally often, whose samples are a coarse pattern and noise. The best constant outputs are the classes' frequencies; a
 recipe learns if its loss at the end is below BAR of theirs, where biases alone do not come. `--factors` multiply the
-rates. `--short` has fewer ranks or narrower networks where a run takes minutes. Runs that are in OUT are not repeated.
+rates. `--short` has fewer ranks or narrower networks where a run takes long. Runs that are in OUT are not repeated.
 """
 
 import argparse

@@ -25,8 +25,8 @@ class EventFile:
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
         self._event = Event
-        earlier = len(list(folder.glob("events.*")))  # perhaps of the same second, which is all that names tell
         with naming(folder):
+            earlier = len(list(folder.glob("events.*")))  # perhaps of this second, which is all that names tell
             self._writer = EventsWriter(str(folder / "events"), f".{earlier}" if earlier else "")
         if after:
             start = SessionLog(status=SessionLog.START)

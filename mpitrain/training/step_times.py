@@ -109,8 +109,12 @@ def timed(
     of: str, all_steps: Sequence[Step], samples: int, clock: Callable[[], float] = time.perf_counter
 ) -> StepTimes:
     """What steps on this many samples take: the shortest times of several turns, which other programs have disturbed
-    least. Where there is no time for so many samples, a line through the times of a few and of more of them tells: of
-    twice as many at least, though there is no time, for most of what a step takes may be the same for any number."""
+    least.
+
+    Where there is no time for that many samples, steps on a few of them and on more are timed, and a line through both
+    times tells. The second number is at least twice the first, even if the time is used up: much of a step may take
+    equally long for any number of samples.
+    """
     began, few = clock(), max(1, samples // SHARE)
 
     def turn(count: int) -> Array:

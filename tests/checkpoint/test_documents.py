@@ -103,7 +103,7 @@ def test_another_algorithm_starts_at_the_centre(
     common = ("--set", "run.evaluate_every=0", "--set", "training.epochs=1", "--out", "run")
     assert simulated(2, "--set", f"algorithm.name={first}", *common).status == 0
     ended = simulated(2, *resume(f"algorithm.name={then}", "training.epochs=2"))
-    assert ended.status == 0, ended.stderr
+    assert ended.status == 0, ended.err
     assert json.loads((tmp_path / "run/summary.json").read_text())["samples"] == 2 * 1438
 
 

@@ -274,7 +274,7 @@ def test_of_networks_runs_and_models(launch: Callable[..., Any], tmp_path: Path)
     wanted += [Command([*each.words, "--list"], 0) for each in shortened("docs/compare.md", {})]
     for each in wanted:
         if each.words[0] == "simulate" and "--replay" not in each.words:
-            epochs = 8 if "33" in each.words else 2  # so many workers come to one exchange each
+            epochs = 8 if "33" in each.words else 2  # in fewer, none of 32 workers comes to its first exchange
             each.words.extend(["--set", f"training.epochs={epochs}", "--set", "run.evaluate_every=0"])
     wanted += shortened("docs/trained.md", {})
     run_all(launch, tmp_path, [*wanted, Command(["export", "RUN", "--format", "npz"], 0)])

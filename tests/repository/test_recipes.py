@@ -2,7 +2,7 @@
 
 At its own rule, rates, minibatches, stages, output and geometry, with its paper's ranks on its paper's simulated
 cluster: `benchmarks/papers/recipes.py`, whose whole table takes an hour, on fewer ranks or at a smaller width where a
-recipe would take minutes. Those that take minutes even so are left out but with `--recipes all`.
+recipe would take long. Those that take minutes even so are left out but with `--recipes all`.
 """
 
 import sys

@@ -16,7 +16,7 @@ from mpitrain.algorithms import ALGORITHMS
 from mpitrain.data.sampler import epoch_indices
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
-LOADED = ("torch", "torch._dynamo")
+LOADED = ("torch._dynamo",)
 # without PyTorch, "torch" may be a folder of benchmarks
 functional = pytest.importorskip("torch.nn.functional", reason="needs PyTorch (the extra mpitrain[torch])")
 

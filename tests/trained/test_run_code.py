@@ -19,7 +19,7 @@ from mpitrain.training.sources import OWN
 from .conftest import make_run
 
 pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
-LOADED = ("torch", "torch._dynamo")
+LOADED = ("torch._dynamo",)
 
 #: Says that it is executed; its class lies in a module beside it.
 NET = """

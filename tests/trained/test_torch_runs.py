@@ -17,7 +17,7 @@ from mpitrain.sampling.batch import Batch
 from .conftest import make_images
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
-LOADED = ("torch", "torch._dynamo")
+LOADED = ("torch._dynamo",)
 
 NET = """
 import random

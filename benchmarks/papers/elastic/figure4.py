@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=4096)
     parser.add_argument("--epochs", type=float, default=8)
     parser.add_argument("--rates", type=int, default=3, help="how many of each method's are tried")
-    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS))
+    parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), help="all by default")
     options = parser.parse_args()
     where = options.out / "corpus"
     if not where.exists():
@@ -72,10 +72,10 @@ def main() -> None:
     }
     rows = []
     for method in options.methods:
-        rates = METHODS[method][2]
-        curves = {rate: curve(options.out, method, rate, settings) for rate in rates[: options.rates]}
+        rates = METHODS[method][2][: options.rates]
+        curves = {rate: curve(options.out, method, rate, settings) for rate in rates}
         times = {rate: [time_to(each, "test_error", error) for error in ERRORS] for rate, each in curves.items()}
-        rate = min(rates[: options.rates], key=lambda rate: times[rate][-1] or float("inf"))
+        rate = min(rates, key=lambda rate: times[rate][-1] or float("inf"))
         loss = f"{curves[rate][-1]['test_loss']:.3f}" if curves[rate] else "diverged"
         rows.append([f"`{method}`", f"{rate:g}", *("–" if s is None else f"{s:.2f} s" for s in times[rate]), loss])
     print(table(["method", "rate", *(f"to {error:.0%}" for error in ERRORS), "test loss at the end"], rows))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
+LOADED = ("torch._dynamo",)
 PROGRAM = str(Path(__file__).with_name("same_bits.py"))
 #: With samples that three ranks' minibatches of 24 do not divide.
 TRAININGS = (
@@ -23,7 +24,7 @@ SAMPLES = {"perceptron": 1438, "transformer": 243}
 def test_the_trainer_comes_to_the_same_bits(launch: Callable[..., Any]) -> None:
     """On all samples twice, with rounds at the end in which ranks have fewer."""
     words = [word for name, network, keys in TRAININGS for word in (name, network, json.dumps(keys))]
-    ended = launch(3, *words, program=(PROGRAM,), cold=True)
+    ended = launch(3, *words, program=(PROGRAM,))
     assert ended.status == 0, ended.err
     told = [json.loads(line) for line in ended.out.splitlines() if line.startswith("[")]
     assert [(name, network) for name, network, *_ in told] == [(name, network) for name, network, _ in TRAININGS]

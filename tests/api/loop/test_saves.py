@@ -21,7 +21,7 @@ import mpitrain  # noqa: E402
 from mpitrain.checkpoint.files import MANIFEST, write_manifest  # noqa: E402
 from mpitrain.errors import BadInput  # noqa: E402
 
-LOADED = ("torch", "torch._dynamo")
+LOADED = ("torch._dynamo",)
 PROGRAM = str(Path(__file__).with_name("saved.py"))
 IN_STEP = ["allreduce", "block-momentum", "easgd-sync"]
 ALL = [*IN_STEP, "easgd", "sparse-delta"]
