@@ -82,6 +82,11 @@ class Job:
         until(lambda: log.exists() and log.read_text().count('"event": "start"') >= times, f"start {times} of {self}")
         return self
 
+    def says(self, text: str) -> "Job":
+        """Itself, once this stands in its output, which arrives later than what its ranks write into files."""
+        until(lambda: text in self.log, f"{text!r} of {self}")
+        return self
+
     def requeued(self, times: int, seconds: float = 300) -> "Job":
         """Itself, once it has gone back into the queue so many times."""
         until(lambda: self.log.count("requeued\n") >= times, f"requeue {times} of {self}", seconds)

@@ -108,8 +108,7 @@ def test_a_server_without_a_gpu_is_preempted_and_comes_back(cluster: Cluster) ->
     """A heterogeneous job: the server on a node that has none, two workers with one each."""
     server = ("--ntasks=1", "--partition=plain", ":", "--time=10", "--cpus-per-task=1")
     options = (*server, "--ntasks=2", "--gpus-per-task=1", "--partition=main")
-    job = cluster.submit("easgd", *LONG, options=options).started(1)
-    assert "3 ranks (a server and 2 workers), 2 nodes" in job.log
+    job = cluster.submit("easgd", *LONG, options=options).says("3 ranks (a server and 2 workers), 2 nodes")
     cluster.command("sbatch", "--time=1", "--partition=urgent", "--exclusive", "--wrap=sleep 1", "--output=/dev/null")
     until(lambda: job.state() == "PENDING", f"the requeue of {job}")
 
@@ -118,8 +117,7 @@ def test_a_server_without_a_gpu_is_preempted_and_comes_back(cluster: Cluster) ->
         return job.log.count("start ") == 2
 
     until(again, f"start 2 of {job}")
-    job.started(2).signal()
-    assert "; resumed at epoch" in job.log
+    job.says("; resumed at epoch").signal()
     job.ended("CANCELLED")
 
 
