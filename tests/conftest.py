@@ -9,10 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from bisect import bisect
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import chdir, nullcontext, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +59,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--lost", default="some", help="`all`: lose a rank in every phase of every algorithm")
     parser.addoption("--mutations", type=int, default=20, help="spoilt files of each format")
     parser.addoption("--seeds", type=int, default=12, help="of the search for faults, for each protocol, twice")
+    parser.addoption("--within", type=float, help="seconds: the shortest tests that together take so long")
     parser.addoption("--kills", type=int, default=100, help="SIGKILLs at random instants of writing checkpoints")
 
 
@@ -64,6 +67,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Without `--device gpu` nothing sees a GPU: not the program that tests launch, not what the stand-in imports."""
     if config.getoption("--device") == "cpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    if config.getoption("--within"):
+        config.pluginmanager.register(Shortest(config))
 
 
 def pytest_report_header() -> str:
@@ -352,6 +357,41 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             lengths[item.path] += LAUNCH if item.get_closest_marker("launches") else 1
         items.sort(key=lambda item: (item.path.name not in LONG, -lengths[item.path], item.path))
+
+
+class Shortest:
+    """`--within`: keeps how long each test takes, and leaves out the longest by what is known of earlier runs.
+
+    Tests that were never measured are run.
+    """
+
+    PLACE = "mpitrain/durations"  # in pytest's cache, which is in the folder of the project
+
+    def __init__(self, config: pytest.Config) -> None:
+        assert config.cache is not None
+        self.cache, self.limit = config.cache, float(config.getoption("--within"))
+        self.one_of_several = hasattr(config, "workerinput")
+        self.seconds: dict[str, float] = self.cache.get(self.PLACE, {})
+        self.measured: dict[str, float] = defaultdict(float)
+
+    @pytest.hookimpl(trylast=True)  # `-m` and `-k` have taken theirs away
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        """Keep the shortest that fit."""
+        by_length = sorted(items, key=lambda item: self.seconds.get(item.nodeid, 0.0))
+        sums = list(accumulate(self.seconds.get(item.nodeid, 0.0) for item in by_length))
+        longest = by_length[bisect(sums, self.limit) :]
+        config.hook.pytest_deselected(items=longest)
+        left_out = set(longest)
+        items[:] = [item for item in items if item not in left_out]
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Add what a test's set-up, the test itself and its end have taken."""
+        self.measured[report.nodeid] += report.duration
+
+    def pytest_sessionfinish(self) -> None:
+        """Keep it, where all tests are seen: not in one of several processes."""
+        if not self.one_of_several:
+            self.cache.set(self.PLACE, self.seconds | self.measured)
 
 
 @pytest.hookimpl(optionalhook=True)
