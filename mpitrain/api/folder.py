@@ -7,6 +7,7 @@ from pathlib import Path
 
 from mpitrain.algorithms import name_of
 from mpitrain.api.options import TrainOptions
+from mpitrain.checkpoint import BEST, delete
 from mpitrain.checkpoint.lease import Lease, user
 from mpitrain.config import Config
 from mpitrain.errors import BadInput, naming
@@ -74,6 +75,7 @@ def _clear(folder: Path) -> None:
         orders = (folder / order.FOLDER).glob("*")
         for left in (metrics, folder / trace.NAME, *events, *orders):
             left.unlink(missing_ok=True)
+        delete(folder / "checkpoints" / BEST)
     if restarts:
         records = Metrics(metrics)
         for each in restarts:

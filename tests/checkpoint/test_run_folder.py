@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shutil import rmtree
 from typing import Any
 
 import pytest
 
-from mpitrain.checkpoint import lease
+from mpitrain.checkpoint import best_error, lease
 from mpitrain.checkpoint.lease import NAME, Lease
 from mpitrain.errors import BadInput
 
@@ -78,6 +79,18 @@ def test_the_folder_of_a_living_run_is_refused_and_that_of_a_killed_one_is_not(
     position = max(int(path.name) for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*[0-9]"))
     assert launch(2, "--continue", "run", "--set", f"training.epochs={position // 1438 + 1}").status == 0
     assert not (tmp_path / "run" / NAME).exists()
+
+
+def test_a_start_anew_forgets_the_best_model_of_the_first(tmp_path: Path, launch: Callable[..., Any]) -> None:
+    """Which left no checkpoint: an evaluation of the best model is one of this training."""
+    words = ("--continue", "run", *SHORT)
+    assert launch(1, *words).status == 0
+    best = tmp_path / "run" / "checkpoints" / "best"
+    first = best_error(best.parent)
+    for path in best.parent.glob("[0-9]*"):
+        rmtree(path)
+    assert launch(1, *words, "--set", "training.learning_rate=1e-7").status == 0
+    assert first < 0.6 < best_error(best.parent) < 1
 
 
 def test_bad_input_leaves_no_trace_of_a_lease(tmp_path: Path, launch: Callable[..., Any]) -> None:
