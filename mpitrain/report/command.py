@@ -11,6 +11,8 @@ from mpitrain.report.pictures import FORMATS, draw
 from mpitrain.report.runs import StoredRun, read_runs
 from mpitrain.start import Subparsers, option
 
+PATIENCE = 600  # seconds for which runs are watched that no process works at: batch systems start some again
+
 
 def add_parser(subparsers: Subparsers) -> None:
     """Add the subcommand."""
@@ -47,13 +49,16 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _watch(folders: list[Path], runs: list[StoredRun], out: Path, title: str, seconds: int) -> list[StoredRun]:
-    """Write the page every this many seconds until all runs have ended, or until Ctrl-C; the runs as last read."""
+    """Write the page every this many seconds until all runs have ended or seem dead, or until Ctrl-C; the runs as last
+    read."""
     print(f"{printable(str(out))}: written every {seconds} s; Ctrl-C ends this", flush=True)
+    in_vain = 0  # pages in succession for which no process worked at a run
     try:
-        while any(run.summary is None and not run.failed for run in runs):
+        while any(run.summary is None and not run.failed for run in runs) and in_vain * seconds < PATIENCE:
             write_whole(out, page(runs, title, watch=seconds))
             time.sleep(seconds)
             runs = read_runs(folders)
+            in_vain = 0 if any(run.running for run in runs) else in_vain + 1
     except KeyboardInterrupt:
         pass
     return runs

@@ -337,6 +337,20 @@ def test_watching_ends_on_an_interrupt_with_a_page_that_stays(tmp_path: Path, mo
     assert "data-watch" not in (folder / "report.html").read_text().partition("<head>")[0]
 
 
+def test_a_killed_run_is_watched_for_ten_minutes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From when no process uses its folder: it may be started again."""
+    folder, waited, lease = write_run(tmp_path / "run", records=curve(2)), list[float](), Lease(tmp_path / "run")
+
+    def sleep(seconds: float) -> None:
+        waited.append(seconds)
+        if len(waited) == 8:
+            lease.release()
+
+    monkeypatch.setattr("mpitrain.report.command.time.sleep", sleep)
+    assert main(["report", str(folder), "--watch", "100"]) == 0
+    assert waited == [100] * (7 + 6)
+
+
 @pytest.mark.parametrize("seconds", ["0", "-3", "3601"])
 def test_odd_times_of_watching_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str], seconds: str) -> None:
     assert main(["report", str(write_run(tmp_path / "run")), "--watch", seconds]) == 2

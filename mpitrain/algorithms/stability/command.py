@@ -15,6 +15,7 @@ from mpitrain.files import Record
 from mpitrain.start import Subparsers, option
 
 METHODS = ("easgd", "eamsgd", "admm")
+MOST = 1000  # workers, which are 2001 rows of a matrix and half a minute; points of a grid along each axis
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -36,8 +37,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 def run(args: argparse.Namespace) -> None:
     """Print the JSON object. Raises BadInput naming the option."""
-    if args.workers < 1:
-        raise BadInput(f"--workers: at least 1, not {args.workers}")
+    if not 1 <= args.workers <= MOST:
+        raise BadInput(f"--workers: 1 to {MOST}, not {args.workers}")
     if not 0 <= args.momentum < 1:
         raise BadInput(f"--momentum: must be in [0, 1), not {args.momentum}")
     if args.variance and (args.grid is None or args.method == "admm"):
@@ -94,8 +95,8 @@ def _grid(args: argparse.Namespace) -> Record:
     for name in ("eta", "alpha", "rho", "simulate"):
         if getattr(args, name) is not None:
             raise BadInput(f"--{name}: --grid covers all η and ρ, leave it out")
-    if args.grid < 2:
-        raise BadInput(f"--grid: at least 2, not {args.grid}")
+    if not 2 <= args.grid <= MOST:
+        raise BadInput(f"--grid: 2 to {MOST}, not {args.grid}")
     if args.out is None:
         raise BadInput("--out: --grid needs a file to write, .png or .csv")
     if args.out.suffix not in grid.SUFFIXES:
