@@ -47,6 +47,10 @@ class StoredRun:
         """The records of these kinds, in the order of writing."""
         return [record for record in self.records if record["event"] in names]
 
+    def by_samples(self, *names: str) -> list[Record]:
+        """The records of these kinds, in the order of training: late evaluations are written at its end."""
+        return sorted(self.events(*names), key=lambda record: finite(record, "samples") or 0.0)
+
     @property
     def finished(self) -> bool:
         """Whether the training was completed."""
@@ -56,7 +60,7 @@ class StoredRun:
     def results(self) -> Record:
         """The summary; what it does not say, as that of a stopped run no error, is that of the last records."""
         found: Record = {"algorithm": self.config.get("algorithm.name")}
-        for record in [*self.events("start", "train", "evaluate"), self.summary or {}]:
+        for record in [*self.by_samples("start", "train", "evaluate"), self.summary or {}]:
             found |= {key: value for key, value in record.items() if value is not None}
         return found
 

@@ -53,7 +53,7 @@ def results(runs: list[StoredRun]) -> Html:
 
 def results_of(run: StoredRun) -> Record:
     """The run's configuration and results, with the number of epochs trained."""
-    last = (run.events("train", "evaluate") or [{}])[-1]
+    last = (run.by_samples("train", "evaluate") or [{}])[-1]
     samples, seconds = finite(last, "samples"), finite(last, "seconds")
     speed = samples / seconds if samples and seconds else None
     return {"epoch": last.get("epoch", 0), "samples_per_second": speed, **run.config, **run.results}

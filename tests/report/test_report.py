@@ -357,6 +357,15 @@ def test_odd_times_of_watching_are_refused(tmp_path: Path, capsys: pytest.Captur
     assert "--watch" in capsys.readouterr().err
 
 
+def test_late_evaluations_do_not_take_the_training_back(tmp_path: Path) -> None:
+    """Which are written at its end, of earlier moments."""
+    records = curve(4)
+    late = records[:1] + [each for event in ("train", "evaluate") for each in records if each["event"] == event][:-1]
+    results = tables.results_of(read_runs([write_run(tmp_path / "run", records=late)])[0])
+    assert (results["epoch"], results["samples"], results["train_loss"]) == (4, 4000, records[-1]["train_loss"])
+    assert results["test_error"] == records[-3]["test_error"]
+
+
 def test_names_cannot_break_the_page(runs: list[StoredRun]) -> None:
     text = page(runs, runs[4].name)
     assert "<b>" not in text and "&lt;b&gt;resumed &amp;" in text
