@@ -6,6 +6,7 @@ import pytest
 from mpitrain import config as configuration
 from mpitrain.algorithms.block_momentum import BlockRule
 from mpitrain.algorithms.optimizers import plain
+from mpitrain.algorithms.optimizers.outer import OuterMomentum
 from mpitrain.flat import Array, blocks
 
 ETA = 0.25
@@ -101,6 +102,13 @@ def test_diloco_is_nesterov_s_sgd_on_minus_delta() -> None:
         v = 0.9 * v + delta
         theta = theta + 0.7 * (delta + 0.9 * v)
         np.testing.assert_allclose(ranks.theta, theta, rtol=1e-12)
+
+
+def test_slowmo_at_a_rate_of_zero_keeps_what_the_ranks_have_moved() -> None:
+    """μ = ½, ζ = 0.8, Δ = 2, v = 2 without a unit: v = 1, and Θ = 10 + 0.8·2, the limit of a falling rate."""
+    theta, v = np.array([10.0]), np.array([2.0])
+    OuterMomentum(0.5, 0.8, "none", True).step(theta, v, np.array([12.0]), np.empty(1), 0.0)
+    assert (theta[0], v[0]) == (11.6, 1.0)
 
 
 def test_slowmo_at_a_constant_rate_is_classical_block_momentum() -> None:

@@ -42,6 +42,11 @@ class OuterMomentum:
             np.subtract(mean, scratch, out=mean)
         # v ← μv + Δ/unit
         np.multiply(v, mu, out=v)
+        if unit == 0.0:
+            # Θ ← Θ + ζΔ, which is what remains of it: Δ is none, or of the steps before the learning rate fell to 0
+            np.multiply(mean, self._rate, out=scratch)
+            np.add(theta, scratch, out=theta)
+            return
         if unit != 1.0:
             np.divide(mean, unit, out=mean)
         np.add(v, mean, out=v)

@@ -31,7 +31,7 @@ class Gradients(Method):
         sums = self.transport.duplicate()  # apart from all else: a rank may leave one out, which the roll finds
         self._buckets = Buckets(size, lambda part: sums.start_sum(self._sum[part]))
         self._rolling = self._running = self._held = False
-        self._t = self._sums = self._samples = self._together = 0
+        self._t = self._sums = self._stepped = self._samples = self._together = 0
         self._hooks = [
             p.register_post_accumulate_grad_hook(partial(self._ready, number))
             for number, p in enumerate(flat.parameters)
@@ -44,6 +44,15 @@ class Gradients(Method):
         self._t = t
         self.roll.start(count=self._sums)
         self._rolling = True
+
+    def before_step(self) -> None:
+        if self._held:
+            raise BadInput("optimizer.step: gradients were only added up, within ranks.accumulate(): none is summed")
+        unsummed = self._stepped == self._sums and self.ranks > 1
+        for name, p, place in zip(self.flat.names, self.flat.parameters, self._views, strict=True):
+            if unsummed and p.grad is not None and p.grad.data_ptr() != place.data_ptr():
+                raise BadInput(f"optimizer.step: the gradient of {name} is no sum: no backward has come to its end")
+        self._stepped = self._sums
 
     def after(self, t: int) -> None:
         self._end_roll()
@@ -104,6 +113,7 @@ class Gradients(Method):
             with self.attendance:
                 self._buckets.add(part)
 
+    @torch.no_grad()
     def _take(self, number: int) -> None:
         """Move a gradient to its place, times this rank's weight if those of the ranks differ."""
         p, place = self.flat.parameters[number], self._views[number]

@@ -1,6 +1,7 @@
 """A user's module and optimizer: the trained parameters as views of one vector."""
 
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 
 import numpy as np
 import torch
@@ -81,6 +82,14 @@ class FlatModule:
         for p in self.parameters:
             p.data = p.data.clone()
 
+    @contextmanager
+    def gradients_are_zero(self) -> Iterator[None]:
+        """Within this context backward adds zeros to the parameters' gradients."""
+        with ExitStack() as hooks:
+            for p in self.parameters:
+                hooks.callback(p.register_hook(torch.zeros_like).remove)
+            yield
+
     def start_together(self, transport: Transport) -> None:
         """Give all ranks rank 0's parameters and buffers. Collective. Raises BadInput naming a rank whose model is
         another one."""
@@ -113,12 +122,18 @@ class FlatModule:
                 tensor.copy_(torch.from_numpy(sums / transport.size))
 
     def require_bound(self) -> None:
-        """Raise BadInput naming a parameter that has got other memory, or needs no gradient any more."""
+        """Raise BadInput naming a parameter that has got other memory, or that needs a gradient, or does not, where it
+        was otherwise at the start."""
         for name, p, place in zip(self.names, self.parameters, self._places, strict=True):
             if p.data_ptr() != place:
                 raise BadInput(f"model: {name} has got other memory within the block, as .to() or .half() give it")
             if not p.requires_grad:
                 raise BadInput(f"model: {name} needs no gradient any more: which ones do is settled by distribute")
+        ours = {id(p) for p in self.parameters}
+        if new := next((name for name, p in examination.trained(self.module) if id(p) not in ours), None):
+            raise BadInput(
+                f"model: {new} needs a gradient, and did not at the start: which ones do is settled by distribute"
+            )
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self.module.named_parameters()

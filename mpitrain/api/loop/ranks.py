@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -99,7 +99,8 @@ class Ranks:
                     self._method.before(self._t, dealt)
                 self.weight = int(dealt.samples > 0)
                 self._handed += self._share is share
-                yield dealt.batch
+                with nullcontext() if self.weight else self._flat.gradients_are_zero():
+                    yield dealt.batch
             with self._attendance:
                 self._done()
         finally:
@@ -186,10 +187,6 @@ class Ranks:
     def _before_step(self, *_: object) -> None:
         if self._current is None:
             raise BadInput("optimizer.step: no batch of ranks.share is in hand: the ranks' models would drift apart")
-        if not self.weight:
-            for p in self._flat.parameters:
-                if p.grad is not None:
-                    p.grad.zero_()
         self._method.before_step()
 
     def _require_own_parameters(self, call: str) -> None:

@@ -52,6 +52,10 @@ with mpitrain.distribute(model, optimizer, "allreduce", bucket_mb=0.0001) as ran
                 (mean(alone(a, rank == size - 1), b) * (len(a) / count)).backward()
         mean(model(x, ranks.rank == size - 1), y).backward()
         require(model, alone)
+        optimizer.step()  # of the rank that has no sample in the last round, too
+        torch.optim.SGD(alone.parameters(), lr=0.1).step()
+        for p, q in zip(model.parameters(), alone.parameters(), strict=True):
+            torch.testing.assert_close(p, q)
 
     # two batches to a step: the mean of all of their samples
     optimizer.zero_grad()

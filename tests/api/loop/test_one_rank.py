@@ -15,6 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 
 import mpitrain  # noqa: E402
 from mpitrain.__main__ import main  # noqa: E402
+from mpitrain.api.loop.module import FlatModule  # noqa: E402
 from mpitrain.errors import BadInput  # noqa: E402
 
 ALGORITHMS = ["allreduce", "block-momentum", "easgd", "easgd-sync", "sparse-delta"]
@@ -275,3 +276,15 @@ def test_the_example_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
     exec(compile(program, guide, "exec"), {})
     epochs = [line for line in capsys.readouterr().out.splitlines() if line.startswith("epoch")]
     assert len(epochs) == 4 and float(epochs[-1].split()[-1].rstrip("%")) < 15
+
+
+def test_a_batch_without_samples_adds_nothing_to_what_was_accumulated() -> None:
+    """Its backward adds zeros: what earlier batches of the step have added stays."""
+    model = nn.Linear(3, 2)
+    flat = FlatModule(model, sgd(model))
+    model(torch.ones(4, 3)).sum().backward()
+    with flat.gradients_are_zero():
+        (model(torch.ones(4, 3)).sum() * float("nan")).backward()
+    assert (model.weight.grad == 4).all() and (model.bias.grad == 4).all()
+    model(torch.ones(1, 3)).sum().backward()
+    assert (model.weight.grad == 5).all()

@@ -21,6 +21,8 @@ here = MPI.COMM_WORLD.rank == 1  # the fault is on this rank alone
 inputs = torch.randn(200, 8)
 targets = inputs[:, :3].argmax(1)
 model = nn.Sequential(nn.Linear(8, 12), nn.ReLU(), nn.Linear(12, 3))
+if case == "unfrozen":
+    model[0].requires_grad_(False)
 if case == "another model" and here:
     model = nn.Sequential(nn.Linear(8, 3))
 optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.5)
@@ -44,6 +46,8 @@ def meet(k: int, ranks: Any) -> None:
             sys.exit(3)
         case "moved":
             model.double().float()
+        case "unfrozen":
+            model[0].bias.requires_grad_(True)
         case "silence":
             time.sleep(5)
         case "stopped":
@@ -73,9 +77,15 @@ for algorithm in algorithms:
                     break
                 optimizer.zero_grad()
                 out = loss(model(x), y)
+                if case == "unsummed":
+                    for p, g in zip(model.parameters(), torch.autograd.grad(out, [*model.parameters()]), strict=True):
+                        p.grad = g
+                if case == "added up":
+                    with ranks.accumulate():
+                        out.backward()
                 if case == "nan" and here and k == 4:
                     out = out * float("nan")
-                if not (case == "no backward" and here and k == 4):
+                if case not in ("unsummed", "added up") and not (case == "no backward" and here and k == 4):
                     out.backward()
                 optimizer.step()
     print(
