@@ -114,6 +114,7 @@ def read_run(folder: Path, name: str) -> StoredRun:
         marks += [] if running else ["failed" if failed else "unfinished"]
     elif summary.get("exit_reason") != "finished":
         marks.append(str(summary.get("exit_reason")))
+    marks += [kind for kind in ("phantom", "simulated") if summary and summary.get(kind)][:1]
     if resumes := sum(bool(records[place].get("resumed")) for place in starts):
         marks.append("resumed" if resumes == 1 else f"resumed {resumes} times")
     config, kept = read_config(folder / "config.toml"), without_repeated(records)

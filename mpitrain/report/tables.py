@@ -32,10 +32,14 @@ def columns(runs: list[StoredRun]) -> list[Column]:
 
 
 def results(runs: list[StoredRun]) -> Html:
-    """A row for each run. With several finished runs of the same data, the best value in each column is marked."""
+    """A row for each run. With several finished runs of the same data, the best value in each column is marked; of
+    simulated ones, whose time is another, apart."""
     values, marked = [results_of(run) for run in runs], False
     rows: list[list[str]] = [[run_name(number, run.name, run.marks)] for number, run in enumerate(runs)]
-    sources = [tuple(run.config.get(key) for key in ("data.path", "data.import")) for run in runs]
+    sources = [
+        (*(run.config.get(key) for key in ("data.path", "data.import")), bool(told.get("simulated")))
+        for run, told in zip(runs, values, strict=True)
+    ]
     stale = any(finite(told, "staleness_max") for told in values)
     wanted = [column for column in columns(runs) if stale or not column[0].startswith("staleness")]
     for key, _, form, choose in wanted:
@@ -46,7 +50,8 @@ def results(runs: list[StoredRun]) -> Html:
             shown = (told.get(key) or None) if key.startswith("staleness") else told.get(key)
             row.append((BestCell if best else str)(show(shown, form)))
             marked = marked or best
-    among = " on the same data" * (len(set(sources)) > 1)
+    apart = ", simulated ones apart," * (len({simulated for *_, simulated in sources}) > 1)
+    among = " on the same data" * (len({tuple(data) for *data, _ in sources}) > 1) + apart
     caption = "Results at the end, or so far" + (f"; the best of the finished runs{among} are marked" if marked else "")
     return table(caption, ["Run", *(title for _, title, _, _ in wanted)], rows, "results")
 

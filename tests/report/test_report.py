@@ -357,6 +357,19 @@ def test_odd_times_of_watching_are_refused(tmp_path: Path, capsys: pytest.Captur
     assert "--watch" in capsys.readouterr().err
 
 
+def test_simulated_runs_are_named_and_compared_apart(tmp_path: Path) -> None:
+    """Their seconds are not those of the machine on which the others ran."""
+    folders = []
+    for number, fields in enumerate([{}, {}, {"simulated": True}, {"simulated": True, "phantom": True}]):
+        records = curve(2, speed=100.0 * (number + 1))
+        folders.append(write_run(tmp_path / f"run-{number}", records=records, summary=ended(records, **fields)))
+    runs = read_runs(folders)
+    assert [run.marks for run in runs] == [[], [], ["simulated"], ["phantom"]]
+    rows = re.findall("<tr>.*?</tr>", tables.results(runs))[-4:]
+    assert ["200<span" in rows[1], "400<span" in rows[3]] == [True, True], rows
+    assert "300<span" not in rows[2] and "simulated ones apart, are marked" in tables.results(runs)
+
+
 def test_late_evaluations_do_not_take_the_training_back(tmp_path: Path) -> None:
     """Which are written at its end, of earlier moments."""
     records = curve(4)
