@@ -13,11 +13,13 @@ WHAT = "the messages of a lost rank"
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What a rank has applied, in messages by sender, how many turns of each these tell of, and its next round."""
+    """What a rank has applied, in messages by sender, how many turns of each these tell of, its next round, and the end
+    of the last one in which it has trained."""
 
     messages: dict[int, int]
     turns: dict[int, int]
     place: int
+    reached: int
 
 
 def even_out(loop: Meetings, transport: Transport, lost: list[int]) -> bool:
@@ -30,7 +32,8 @@ def even_out(loop: Meetings, transport: Transport, lost: list[int]) -> bool:
     peer, exchange = loop.peer, loop.exchange
     left = [member for member in peer.members if member not in lost]
     _apply_what_came(exchange)
-    mine = msgspec.json.encode(Applied(exchange.replica.sequences, exchange.replica.turns, loop.place)).decode()
+    replica = exchange.replica
+    mine = msgspec.json.encode(Applied(replica.sequences, replica.turns, loop.place, loop.reached)).decode()
     found = [msgspec.json.decode(text, type=Applied) for text in transport.gather_texts(mine, WHAT)]
     newest = max(range(len(left)), key=lambda rank: sum(found[rank].messages[each] for each in lost))
     for rank, sender in enumerate(left):
@@ -40,11 +43,12 @@ def even_out(loop: Meetings, transport: Transport, lost: list[int]) -> bool:
         if transport.rank == newest != rank:
             for message in msgspec.msgpack.decode(text, type=list[bytes]):
                 exchange.replica.read(np.frombuffer(message, np.uint8), sender)
-    places = {sender: each.place for sender, each in zip(left, found, strict=True)}
+    places = {sender: (each.place, each.reached) for sender, each in zip(left, found, strict=True)}
     for number, member in enumerate(peer.members):
         if member in lost:
-            places[member] = loop.place_after(number, found[newest].turns[member])
-    peer.state.queue = peer.rounds.remaining([places[member] for member in peer.members])
+            places[member] = loop.after(number, found[newest].turns[member])
+    reached = max(reached for _, reached in places.values())
+    peer.state.queue = peer.rounds.remaining([places[member][0] for member in peer.members], reached)
     return transport.rank == newest
 
 

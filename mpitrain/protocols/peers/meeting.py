@@ -19,10 +19,12 @@ WHAT = "the meeting of all ranks"
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Where a rank stands at a meeting, all messages applied: its next round, its replica, whether it was stopped."""
+    """Where a rank stands at a meeting, all messages applied: its next round, the end of the last one in which it has
+    trained, its replica, whether it was stopped."""
 
     reason: Reason
     place: int
+    reached: int
     replica: str
     report: Totals
 
@@ -58,13 +60,14 @@ class Meetings(Loop[Piece]):
         super().__init__(peer.session)
         self.peer, self.exchange = peer, peer.exchange
         self.place = 0  # the first round of which this rank has not done its part
+        self.reached = 0  # the end of the last one of which it has
         self.turns = 0  # that this rank has done: minibatches, or groups of `tau`; in round-robin order, rounds
 
     def attend(self) -> None:
         self.peer.attend()
 
-    def place_after(self, number: int, turns: int) -> int:
-        """The round in which the rank with this number trains next when it has done `turns` turns."""
+    def after(self, number: int, turns: int) -> tuple[int, int]:
+        """`place` and `reached` of the rank with this number when it has done `turns` turns."""
         raise NotImplementedError
 
     def reason(self, done: bool = False) -> Reason | None:
@@ -87,11 +90,12 @@ class Meetings(Loop[Piece]):
         self._drain(reason)
         peer.measure()
         self.exchange.replica.check()
-        standing = Standing(reason, place, self.exchange.replica.hash(), peer.report)
+        standing = Standing(reason, place, self.reached, self.exchange.replica.hash(), peer.report)
         standings = _gather(self.session, standing)
         over = _over(standings)
         self._compare([s.replica for s in standings], over)
-        peer.state.queue = peer.rounds.remaining([s.place for s in standings])
+        reached = max(s.reached for s in standings)
+        peer.state.queue = peer.rounds.remaining([s.place for s in standings], reached)
         peer.count_updates()
         if peer.number == 0:
             for member, standing in zip(peer.members, standings, strict=True):

@@ -40,13 +40,15 @@ class Asynchronous(Meetings[Turn]):
         self.turns += 1
         if emit:
             peer.send(entries, self.turns)
-        self.place = END if self.turn is None else self.turn.place
+        self.place, self.reached = END if self.turn is None else self.turn.place, work.after
 
-    def place_after(self, number: int, turns: int) -> int:
-        turn = self.peer.rounds.turn(number, 0)
+    def after(self, number: int, turns: int) -> tuple[int, int]:
+        turn, reached = self.peer.rounds.turn(number, 0), 0
         for _ in range(turns):
-            turn = None if turn is None else self.peer.rounds.turn(number, turn.after, turn.since)
-        return END if turn is None else turn.place
+            if turn is not None:
+                reached = turn.after
+                turn = self.peer.rounds.turn(number, turn.after, turn.since)
+        return END if turn is None else turn.place, reached
 
     def _may_start(self, turn: Turn) -> bool:
         return self.peer.number == 0 or turn.since <= self.exchange.reached
@@ -84,15 +86,17 @@ class Synchronous(Meetings[PeerRound]):
         exchange.await_window()
         self.turns += 1
         peer.send(entries, self.turns, exchange.round_requests, of_work=bool(steps))
-        self.place = work.after
+        self.place = self.reached = work.after
         exchange.take_round()
         self.now = peer.rounds.at(work.after)
 
-    def place_after(self, number: int, turns: int) -> int:
-        now = self.peer.rounds.at(0)
+    def after(self, number: int, turns: int) -> tuple[int, int]:
+        now, reached = self.peer.rounds.at(0), 0
         for _ in range(turns):
-            now = None if now is None else self.peer.rounds.at(now.after)
-        return END if now is None else now.place
+            if now is not None:
+                reached = now.after
+                now = self.peer.rounds.at(now.after)
+        return END if now is None else now.place, reached
 
     def attend(self) -> None:
         super().attend()

@@ -66,9 +66,13 @@ class Rounds:
             place = now.after
         return None
 
-    def remaining(self, places: list[int]) -> Queue:
-        """What is left when rank i has done its part of all rounds before `places[i]`, to be handed out anew."""
-        furthest = min(max(places), self._queue.end)
+    def remaining(self, places: list[int], reached: int) -> Queue:
+        """What is left when rank i has done its part of all rounds before `places[i]`, to be handed out anew.
+
+        `reached`: the end of the last round in which any of them has trained; the place of a rank without a turn until
+        a later stage, or the end, lies far beyond.
+        """
+        furthest = min(reached, self._queue.end)
         left, place = self._queue.after(furthest), min(places)
         while place < furthest and (now := self.at(place)) is not None:
             behind = [number for number, reached in enumerate(places) if reached <= place]

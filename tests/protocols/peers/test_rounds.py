@@ -57,13 +57,23 @@ def test_a_rank_trains_since_its_stage() -> None:
     assert late and all(turn.since == first and turn.place >= first for turn in late)
 
 
-@pytest.mark.parametrize("places", [[0, 0, 0], [50, 21, END], [END, END, END], [63, 21, 42]])
+#: The third rank has no turn for an epoch or ever.
+LATE, NEVER = ("stages=[{at=0, workers=2}, {at=1, workers=3}]",), ("stages=[{at=0, workers=2}]",)
+
+
+@pytest.mark.parametrize("settings", [(), LATE, NEVER])
+@pytest.mark.parametrize("places", [[0, 0, 0], [50, 21, END], [END, END, END], [63, 21, 42], [49, 35, 35]])
 @pytest.mark.parametrize("tau", [1, 2])
-def test_what_is_left_is_what_nobody_trained(places: list[int], tau: int) -> None:
-    """Done and left together are everything, once; and the rest can be taken up by another number of ranks."""
-    r = rounds(3, tau=tau)
+def test_what_is_left_is_what_nobody_trained(places: list[int], tau: int, settings: tuple[str, ...]) -> None:
+    """Done and left together are everything, once; and the rest can be taken up by another number of ranks.
+
+    What a rank that had no turn has not trained keeps its place: only what lies before the furthest is handed out anew.
+    """
+    r = rounds(3, *settings, tau=tau)
     places = [min((t.place for t in turns(r, i) if t.place >= place), default=END) for i, place in enumerate(places)]
-    done = [work for i, place in enumerate(places) for t in turns(r, i) if t.place < place for work, _ in t.steps]
-    left = r.remaining(places)
+    trained = [t for i, place in enumerate(places) for t in turns(r, i) if t.place < place]
+    done, reached = [work for t in trained for work, _ in t.steps], max((t.after for t in trained), default=0)
+    left = r.remaining(places, reached)
+    assert left.position == reached
     again = rounds(2, position=left.position, returned=left.returned, tau=tau)
     assert samples([*done, *(work for i in range(2) for t in turns(again, i) for work, _ in t.steps)]) == EVERYTHING
