@@ -135,9 +135,11 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
         stopped = np.array([int(stop.flag)])
         transport.sum(stopped, "the end")
         status = finish(session, monitor, bool(stopped[0]), recorder)
+        session.witness.end(status, lambda: "" if transport.rank else sha256(session) or "")
+        if recorder is not None:  # gathered after the end of the record, which is the same with and without it
+            trace.write(transport, recorder, monitor, session.members[0] if session.has_master else None)
         if monitor is not None:
             folder.told(monitor.folder)
-        session.witness.end(status, lambda: "" if transport.rank else sha256(session) or "")
         return status
 
 
