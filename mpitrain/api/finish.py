@@ -73,8 +73,6 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         if reason in ("diverged", "incomplete"):
             print(f"mpitrain: {reason}: {why}", file=sys.stderr, flush=True)
         status = elsewhere or STATUS[reason]
-    if recorder is not None:
-        trace.write(transport, recorder, monitor, session.members[0] if session.has_master else None)
     return int(transport.broadcast(str(status).encode(), "the end"))
 
 

@@ -37,7 +37,7 @@ from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.recording import recorder as event_recorder
 from mpitrain.mpi.witness import Witness
 from mpitrain.mpi.witnessed import WitnessedStop
-from mpitrain.protocols import PROTOCOLS
+from mpitrain.protocols import PREPARATIONS, PROTOCOLS
 from mpitrain.protocols.messages import Over
 from mpitrain.protocols.standby import dismiss, idle_ranks, stand_by
 from mpitrain.signals import Stop
@@ -123,6 +123,8 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
         if not options.resume:
             pretrain(session)
         session.counters.resume(session.state)
+        if (prepare_protocol := PREPARATIONS.get(config.algorithm.protocol)) is not None:
+            prepare_protocol(session)
         session.monitor.start()
         recorder = trace.begin(transport, session.counters) if config.run.trace else None
         transport.stopwatch.start()
@@ -135,9 +137,11 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
         stopped = np.array([int(stop.flag)])
         transport.sum(stopped, "the end")
         status = finish(session, monitor, bool(stopped[0]), recorder)
+        session.witness.end(status, lambda: "" if transport.rank else sha256(session) or "")
+        if recorder is not None:  # gathered after the end of the record, which is the same with and without it
+            trace.write(transport, recorder, monitor, session.members[0] if session.has_master else None)
         if monitor is not None:
             folder.told(monitor.folder)
-        session.witness.end(status, lambda: "" if transport.rank else sha256(session) or "")
         return status
 
 

@@ -151,7 +151,8 @@ class Member:
         yielding: float = 0.0,
     ) -> None:
         """Wait until it has `happened`: `what` is awaited from the ranks `whom`, those that a function gives in time,
-        or (None) all. Raises Overdue naming those that are silent.
+        or (None) all. Raises Overdue naming those that are silent. Such a function does not look at messages: only a
+        trace or an overdue wait calls it, and a look is an event of the record.
 
         Meanwhile `serve` does what comes; when it says that there was something, the wait begins anew. Between two
         looks the rank sleeps for `nap` seconds, by default from microseconds to two milliseconds, the longer the later;

@@ -177,14 +177,20 @@ class Scheduler(Generic[T]):
             self._live -= live
             action()
 
+    def standing(self, rank: int) -> tuple[bool, float]:
+        """Whether a rank stands still now, and when that may change."""
+        spans = self._stops.get(rank, ())
+        if not spans:
+            return False, inf
+        coming = (moment for span in spans for moment in span if moment > self.now)
+        return any(begins <= self.now < ends for begins, ends in spans), min(coming, default=inf)
+
     def _stands_still(self, number: int) -> bool:
-        """Whether a rank gets no turn now; then it is ready again when it gets turns."""
-        for begins, ends in self._stops.get(number, ()):
-            if begins <= self.now < ends:
-                if ends < inf:
-                    self.at(ends, lambda: self.resume(number))
-                return True
-        return False
+        """Whether a rank gets no turn now; then it is ready again when it may get one."""
+        still, until = self.standing(number)
+        if still and until < inf:
+            self.at(until, lambda: self.resume(number))
+        return still
 
     def _hand_over(self) -> None:
         """A rank has ended, or none has begun: let the next run; after a failure, one after another, to unwind."""
@@ -202,11 +208,13 @@ class Scheduler(Generic[T]):
 
 
 class Cores:
-    """The cores of a node: while more ranks compute than there are cores, all of them are slowed alike."""
+    """The cores of a node: while more ranks compute than there are cores, all of them are slowed alike. One that stands
+    still meanwhile uses none, and has as much left when it goes on."""
 
     def __init__(self, scheduler: Scheduler, count: int) -> None:
         self._scheduler, self._count = scheduler, count
         self._left: dict[int, float] = {}  # by rank: seconds on a core of its own
+        self._running: list[int] = []  # those of them that do not stand still
         self._since, self._plans = 0.0, 0
 
     def compute(self, rank: int, seconds: float) -> None:
@@ -218,29 +226,35 @@ class Cores:
 
     @property
     def _speed(self) -> float:
-        return min(1.0, self._count / len(self._left))
+        return min(1.0, self._count / max(len(self._running), 1))
 
     def _advance(self) -> None:
         now = self._scheduler.now
-        if self._left:
-            done = (now - self._since) * self._speed
-            self._left = {rank: left - done for rank, left in self._left.items()}
+        done = (now - self._since) * self._speed
+        for rank in self._running:
+            self._left[rank] -= done
         self._since = now
 
     def _plan(self) -> None:
-        """Wait for the first to end; a plan that is overtaken by another rank's is dropped."""
+        """Wait for the first to end, or for one to stand still or go on; a plan that is overtaken by another is
+        dropped."""
         self._plans += 1
-        if self._left:
-            first = min(self._left, key=lambda rank: self._left[rank])
-            time = self._since + max(self._left[first], 0.0) / self._speed
-            self._scheduler.at(time, self._end_of(first, self._plans))
+        standing = {rank: self._scheduler.standing(rank) for rank in self._left}
+        self._running = [rank for rank, (still, _) in standing.items() if not still]
+        first = min(self._running, key=lambda rank: self._left[rank], default=None)
+        change = min((until for _, until in standing.values()), default=inf)
+        time = inf if first is None else self._since + max(self._left[first], 0.0) / self._speed
+        if min(time, change) < inf:
+            self._scheduler.at(min(time, change), self._end_of(first if time <= change else None, self._plans))
 
-    def _end_of(self, rank: int, plan: int) -> Callable[[], None]:
+    def _end_of(self, rank: int | None, plan: int) -> Callable[[], None]:
         def end() -> None:
             if plan == self._plans:
                 self._advance()
-                del self._left[rank]
+                if rank is not None:
+                    del self._left[rank]
                 self._plan()
-                self._scheduler.resume(rank)
+                if rank is not None:
+                    self._scheduler.resume(rank)
 
         return end

@@ -64,6 +64,7 @@ class Session:
     resumed: Path | None = None  # the checkpoint that this run goes on from
     monitor: Monitor = field(default_factory=Monitor)
     exchange: str = "none"  # how vectors travel
+    way: str = ""  # `run.exchange`, or what was chosen for "auto"; "" before that
     team: Team | None = None
     figures: RankFigures = field(default_factory=RankFigures)
     documents: Mapping[str, str] = field(default_factory=dict)  # of network and data: texts by file name

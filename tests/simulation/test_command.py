@@ -13,6 +13,7 @@ import pytest
 from mpitrain.__main__ import main
 from mpitrain.api import requirements
 from mpitrain.simulation.cluster import GradientCost
+from mpitrain.stopwatch import KINDS
 
 CLUSTER = """
 nodes = 2
@@ -111,6 +112,23 @@ def test_virtual_seconds_of_updates_and_copies(
     assert told[1]["seconds"] - told[0]["seconds"] == pytest.approx(23 * (0.5 + each) + 1438 * 0.25)
     busy = nbytes * (1e-6 + (copies > 1) * 1e-7)  # an update, and before it a check of what has come
     assert told[1]["server_busy_seconds"] == pytest.approx(46 * busy)
+
+
+@pytest.mark.parametrize("algorithm", ["asgd", "easgd"])
+def test_a_server_probes_before_the_training_begins(tmp_path: Path, algorithm: str) -> None:
+    """One worker on another node computes 23 gradients, and nothing else takes time: no 50 ms of probing do."""
+    free = re.sub(r"latency = .*", "latency = 0.0", re.sub(r"bandwidth = .*", "bandwidth = 1e15", CLUSTER))
+    (tmp_path / "cluster.toml").write_text(free.replace("ranks_per_node = 2", "ranks_per_node = 1"))
+    keys = [f"algorithm.name={algorithm}", "training.minibatch=64", "training.epochs=1", "run.evaluate_every=0"]
+    words = [word for key in (*keys, "run.checkpoint_every=0") for word in ("--set", key)]
+    command = ["simulate", "--cluster", str(tmp_path / "cluster.toml"), *words]
+    assert main([*command, "--out", str(tmp_path / "run")]) == 0
+    told = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert told["exchange"] == "one-sided"
+    assert told["seconds"] == pytest.approx(23 * 0.5 + 1438 * 0.25, abs=1e-3)
+    assert [sum(each[kind] for kind in KINDS) for each in told["time"]] == pytest.approx(
+        [told["seconds"]] * 2, abs=1e-3
+    )
 
 
 @pytest.mark.parametrize("own", [True, False])

@@ -81,12 +81,17 @@ def told(path: Path) -> list[tuple[EventKind, int]]:
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Path:
-    """A run of three simulated ranks of `asgd` whose messages are late by chance."""
+    """A run of three simulated ranks of `asgd`."""
+    return record(tmp_path / "run", "algorithm.name=asgd")
+
+
+def record(run: Path, *keys: str) -> Path:
+    """A run of three simulated ranks whose messages are late by chance."""
     job = Job[int](3, ClusterNetwork(jitter=1e-3, seed=4), seconds=lambda rank, samples: 1e-3 * (2 + rank))
-    options = TrainOptions(overrides=("algorithm.name=asgd", *KEYS), out=tmp_path / "run")
+    options = TrainOptions(overrides=(*keys, *KEYS), out=run)
     with threadpool_limits(1):  # a product's bits depend on the number of threads
         assert set(job.run(lambda transport: train_on(transport, options, Stop()))) == {0}
-    return tmp_path / "run"
+    return run
 
 
 # ---- the file
@@ -173,6 +178,16 @@ def test_a_run_under_mpi_is_repeated_to_the_bit(launch: Callable[..., Any], tmp_
         assert run[key] == again[key], key
     assert records(tmp_path / "run", "evaluate") == records(tmp_path / "again", "evaluate") != []
     assert run.get("staleness_histogram") == again.get("staleness_histogram")
+
+
+@pytest.mark.parametrize("traced", [False, True])
+@pytest.mark.parametrize("name", ["asgd", "allreduce", "sparse-delta"])
+def test_a_trace_can_be_added_to_a_recorded_run_or_left_out(tmp_path: Path, name: str, traced: bool) -> None:
+    """Also where a trace names the peers whose window is full."""
+    tight = ("algorithm.window=1", "algorithm.patience=0") if name == "sparse-delta" else ()
+    run = record(tmp_path / "run", f"algorithm.name={name}", f"run.trace={str(traced).lower()}", *tight)
+    assert replayed(run, "--set", f"run.trace={str(not traced).lower()}") == 0
+    assert (tmp_path / "again" / "trace.json").exists() is not traced
 
 
 def test_a_stop_request_comes_again_where_it_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

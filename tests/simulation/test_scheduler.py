@@ -148,6 +148,39 @@ def test_ranks_share_the_cores_of_their_node() -> None:
     assert job.run(program) == pytest.approx([5.0, 5.0, 4.0, 4.0])
 
 
+def test_a_pause_lengthens_the_work_that_it_interrupts() -> None:
+    """By its whole length: rank 2 stands still twice in its first 3 s of work, and once while it rests. Ranks 0 and 1
+    share a core, with 2 s of work each: when 1 stands still after 1 s, 0 has 1.5 s left, and the core to itself."""
+
+    def program(transport: Transport) -> list[float]:
+        transport.runtime.pace.gradient(1)
+        ends = [transport.clock()]
+        if transport.rank == 2:
+            transport.sleep(1.0)
+            transport.runtime.pace.gradient(1)
+            ends.append(transport.clock())
+        return ends
+
+    stops = {1: [(1.0, 4.0)], 2: [(0.25, 0.75), (3.0, 4.5), (5.5, 5.75)]}
+    seconds = {0: 2.0, 1: 2.0, 2: 3.0}
+    job = Job[list[float]](3, nodes=[0, 0, 1], seconds=lambda rank, samples: seconds[rank], cores=1, stops=stops)
+    assert job.run(program) == [pytest.approx(ends, abs=1e-3) for ends in ([2.5], [5.5], [5.0, 9.0])]
+
+
+def test_a_rank_that_dies_at_work_leaves_its_core_to_the_others() -> None:
+    """Two share one: when 1 dies after half a second, 0 has 0.75 s left."""
+    ends = []
+
+    def program(transport: Transport) -> None:
+        transport.runtime.pace.gradient(1)
+        ends.append((transport.rank, transport.clock()))
+
+    job = Job[None](2, nodes=[0, 0], seconds=lambda rank, samples: 1.0, cores=1, stops={1: [(0.5, inf)]})
+    with pytest.raises(Deadlock, match=r"^rank 1 has died$"):
+        job.run(program)
+    assert ends == [pytest.approx((0, 1.25), abs=1e-3)]
+
+
 def test_a_nodes_card_takes_one_message_after_another() -> None:
     """Three ranks of other nodes send 1 MB each to rank 0 at 1 MB/s and 0.1 s: the last is there at 0.1 + 3 s. Two more
     that share a node send theirs one after another; a rank of the same node needs the link within it."""

@@ -46,7 +46,8 @@ class Deltas:
 
     def await_window(self) -> None:
         """Receive until the next message may be sent. Raises Overdue naming the peers that do not take theirs."""
-        self.until(lambda: not self.outbox.awaited(), "it to take messages", self.outbox.awaited, any_sign=False)
+        outbox = self.outbox
+        self.until(lambda: not outbox.awaited(), "it to take messages", outbox.last_awaited, any_sign=False)
 
     def send(self, entries: Entries, step: int, threshold: float, calls: bool = False, turns: int = 0) -> int:
         """Apply own entries and send them to every peer; the bytes of the message. The window must not be full.

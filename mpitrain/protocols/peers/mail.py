@@ -36,6 +36,10 @@ class Outbox:
         """The peers that have not taken the message that lies in the next buffer."""
         return self._under_way(self.sent % len(self._buffers))
 
+    def last_awaited(self) -> list[int]:
+        """The same at the last look, to name them: another look would be one more event of the record."""
+        return list(self._sends[self.sent % len(self._sends)])
+
     def on_their_way(self) -> list[int]:
         """The peers that have not taken everything."""
         return sorted({peer for slot in range(len(self._sends)) for peer in self._under_way(slot)})

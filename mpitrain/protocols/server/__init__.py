@@ -33,6 +33,13 @@ from mpitrain.training.context import Session
 from mpitrain.training.loop import warn
 
 
+def prepare(session: Session) -> None:
+    """Choose the way to exchange vectors, once: before the training's clock begins, as a probe takes 50 ms. Collective
+    over all members."""
+    if len(session.members) > 1 and not session.way:
+        session.way = agreed(session.transport, lambda: _way(session), "the choice of the exchange", calls_mpi=True)
+
+
 def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members."""
     transport, additive = session.transport, session.config.algorithm.additive
@@ -41,9 +48,9 @@ def run(session: Session) -> None:
     if not workers:
         alone.adding(session) if additive else alone.merging(session)
         return
-    how = agreed(transport, lambda: _way(session), "the choice of the exchange", calls_mpi=True)
-    session.say_exchange(how)
-    centre = _add(session, how) if additive else _merge(session, how)
+    prepare(session)
+    session.say_exchange(session.way)
+    centre = (_add if additive else _merge)(session, session.way)
     transport.flush()
     transport.barrier("the end")
     while TO_MASTER.poll(transport) is not None:
