@@ -75,6 +75,10 @@ class Element:
             return "diverged"
         return "finished" if run.finished and run.results.get("ranks") == self.ranks else "unfinished"
 
+    def finished(self) -> StoredRun | None:
+        """The run, if it is finished."""
+        return self.read() if self.state() == "finished" else None
+
 
 def matrix(
     names: list[str], workers: list[int], seeds: list[int], settings: list[str], out: Path, base: Base | None = None

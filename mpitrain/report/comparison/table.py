@@ -80,12 +80,12 @@ class Row:
 def rows(elements: list[Element], targets: list[float], test_set: str, baseline: str) -> list[Row]:
     """Rows in the order of the elements. Speed-ups are relative to the fewest workers of the baseline, or else of the
     row's own configuration. Raises BadInput naming a test set or baseline that does not exist."""
-    merit = _merit([run.results for element in elements if (run := element.read())])
+    merit = _merit([run.results for element in elements if (run := element.finished())])
     key = f"{test_set.replace('-', '_')}_{merit}"
     found = []
     for configuration, workers in dict.fromkeys((element.configuration, element.workers) for element in elements):
         own = [element for element in elements if (element.configuration, element.workers) == (configuration, workers)]
-        runs = [run for element in own if element.state() == "finished" and (run := element.read())]
+        runs = [run for element in own if (run := element.finished())]
         for run in runs:
             if key not in run.results:
                 raise BadInput(f"--test-set {test_set}: {run.folder} has no {key}")
@@ -106,7 +106,8 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
 
 
 def _merit(results: list[Record]) -> str:
-    """The figure of merit of all runs. Raises BadInput if they have several."""
+    """The figure of merit of all finished runs; another may not have been evaluated. Raises BadInput if they have
+    several."""
     merits = sorted({merit_of(each) for each in results}) or ["error"]
     if len(merits) > 1:
         raise BadInput(f"compare: the runs are measured by different figures of merit: {', '.join(merits)}")

@@ -1,5 +1,6 @@
 """The table's numbers, by hand."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -135,6 +136,20 @@ def test_a_test_set_that_was_not_evaluated_is_named(elements: list[Element]) -> 
     finish(elements[0], [(10, 0.5)])
     with pytest.raises(BadInput, match="--test-set test-noisy"):
         rows(elements, [0.3], "test-noisy", "")
+
+
+def test_a_run_that_was_not_evaluated_has_no_say_in_the_figure_of_merit(elements: list[Element]) -> None:
+    """As one that ended at its deadline, or diverged; of several finished ones all count."""
+    for element in elements[:3]:
+        finish(element, [(10, 0.5)], ranks=element.ranks + (element is elements[1]))  # the second is unfinished
+    for element in (elements[0], elements[2]):
+        path = element.folder / "summary.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "merit": "metres", "test_metres": 7.0}))
+    one, two, _ = rows(elements, [0.3], "test", "")
+    assert one.merit == "metres" and one.error.values == two.error.values == [7.0]
+    finish(elements[3], [(10, 0.5)])
+    with pytest.raises(BadInput, match="different figures of merit: error, metres"):
+        rows(elements, [0.3], "test", "")
 
 
 def test_the_matrix(tmp_path: Path) -> None:
