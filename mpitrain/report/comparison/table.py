@@ -50,7 +50,7 @@ def speed_up(base: float, workers_of_base: int, seconds: float, workers: int) ->
 
 
 class TimesToTarget(Spread):
-    """After how many seconds the finished runs of a row reached one target; None for a seed that did not."""
+    """After how many seconds the runs of a row reached one target; None for a seed that did not, or is missing."""
 
     speed_up: float | None = None
     efficiency: float | None = None
@@ -65,7 +65,7 @@ class Row:
     ranks: int
     seeds: list[int]
     runs: list[StoredRun]  # the finished ones
-    error: Spread
+    error: Spread  # as the others, over the seeds: None for one that is missing
     speed: Spread
     merit: str
     config: Record  # of its first seed
@@ -85,15 +85,18 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
     found = []
     for configuration, workers in dict.fromkeys((element.configuration, element.workers) for element in elements):
         own = [element for element in elements if (element.configuration, element.workers) == (configuration, workers)]
-        runs = [run for element in own if (run := element.finished())]
+        of_seeds = [element.finished() for element in own]
+        runs = [run for run in of_seeds if run]
         for run in runs:
             if key not in run.results:
                 raise BadInput(f"--test-set {test_set}: {run.folder} has no {key}")
-        error, speed = (Spread([finite(run.results, each) for run in runs]) for each in (key, "samples_per_second"))
+        results = [run.results if run else {} for run in of_seeds]
+        error, speed = (Spread([finite(each, name) for each in results]) for name in (key, "samples_per_second"))
         ranks, seeds, config = own[0].ranks, [element.seed for element in own], own[0].config
         row = Row(configuration, workers, ranks, seeds, runs, error, speed, merit, config)
+        curves = [run.events("evaluate") if run else [] for run in of_seeds]
         for target in targets:
-            row.reached[target] = TimesToTarget([time_to(run.events("evaluate"), key, target) for run in runs])
+            row.reached[target] = TimesToTarget([time_to(curve, key, target) for curve in curves])
         found.append(row)
     for row in found:
         of_base = [other for other in found if other.configuration == (baseline or row.configuration)]
@@ -128,7 +131,7 @@ def _line(row: Row) -> list[str]:
     settings = [f"{row.config.get(key, '–')}" for key in FAIR]
     line = [printable(row.configuration), str(row.workers), str(row.ranks), *settings, runs]
     for reached in row.reached.values():
-        line.append(_time(reached, len(row.seeds)))
+        line.append(_time(reached) if row.runs else "–")
         faster, share = reached.speed_up, reached.efficiency
         line.append("–" if faster is None or share is None else f"{faster:.2f} ({share:.0%})")
     speed, error, form = row.speed.mean, row.error, ".2%" if row.merit == "error" else ".4f"
@@ -137,10 +140,10 @@ def _line(row: Row) -> list[str]:
     return [*line, "–" if error.mean is None else f"{error.mean:{form}}{spread}"]
 
 
-def _time(reached: TimesToTarget, seeds: int) -> str:
-    count = len(reached.values)
+def _time(reached: TimesToTarget) -> str:
+    count, seeds = len(reached.values), len(reached.of_seeds)
     if reached.mean is None:
-        return "not reached" if reached.of_seeds else "–"
+        return "not reached"
     text = duration(reached.mean) + (f" ± {duration(reached.std)}" if count > 1 else "")
     return text if count == seeds else f"{text}, {count} of {seeds}"
 
@@ -165,7 +168,7 @@ def values(found: list[Row]) -> list[dict[str, Any]]:
             "finished": len(row.runs),
             "merit": row.merit,
             **{key.partition(".")[2]: row.config.get(key) for key in FAIR},
-            "final_errors": row.error.values,
+            "final_errors": row.error.of_seeds,
             "final_error_mean": row.error.mean,
             "final_error_deviation": row.error.std,
             "samples_per_second_mean": row.speed.mean,

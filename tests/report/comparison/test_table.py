@@ -129,7 +129,16 @@ def test_what_is_missing_is_said(elements: list[Element]) -> None:
     _, lines = cells(rows(elements, [0.3], "test", ""))
     assert lines[0][5] == "1 of 2" and lines[1][5] == "0 of 2" and lines[1][6:] == ["–"] * 4
     assert elements[2].state() == "unfinished" and elements[3].state() == "missing"
-    assert lines[0][6].endswith(", 1 of 2") and lines[0][7] == "–"  # no speed-up of the seeds that happen to be there
+    assert lines[0][6] == "15 s, 1 of 2" and lines[0][7] == "–"  # no speed-up of the seeds that happen to be there
+
+
+def test_the_numbers_of_seeds_are_in_their_order(elements: list[Element]) -> None:
+    """Also where one is missing."""
+    finish(elements[1], [(10, 0.5), (20, 0.1)])
+    told, nothing, _ = values(rows(elements, [0.3], "test", ""))
+    assert (told["seeds"], told["final_errors"], told["final_error_mean"]) == ([1, 2], [None, 0.1], 0.1)
+    assert told["targets"][0]["seconds"] == [None, 15.0] and told["samples_per_second_mean"] == 100.0
+    assert nothing["final_errors"] == [None, None] and nothing["final_error_mean"] is None
 
 
 def test_a_test_set_that_was_not_evaluated_is_named(elements: list[Element]) -> None:
