@@ -50,8 +50,10 @@ def speed_up(base: float, workers_of_base: int, seconds: float, workers: int) ->
 
 
 class TimesToTarget(Spread):
-    """After how many seconds the runs of a row reached one target; None for a seed that did not, or is missing."""
+    """After how many seconds the runs of a row reached one target; None for a seed that did not, or is missing.
+    `at_most`: some had reached it by their first evaluation, so that their times are upper bounds, as is the mean."""
 
+    at_most = False
     speed_up: float | None = None
     efficiency: float | None = None
 
@@ -72,9 +74,10 @@ class Row:
     reached: dict[float, TimesToTarget] = field(default_factory=dict)
 
     def mean_by_all(self, target: float) -> float | None:
-        """The mean time if every seed reached the target; otherwise it would leave out the slowest."""
+        """The mean time if every seed reached the target, otherwise it would leave out the slowest; None also if it is
+        an upper bound."""
         reached = self.reached[target]
-        return reached.mean if len(reached.values) == len(self.seeds) else None
+        return reached.mean if len(reached.values) == len(self.seeds) and not reached.at_most else None
 
 
 def rows(elements: list[Element], targets: list[float], test_set: str, baseline: str) -> list[Row]:
@@ -94,9 +97,11 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
         error, speed = (Spread([finite(each, name) for each in results]) for name in (key, "samples_per_second"))
         ranks, seeds, config = own[0].ranks, [element.seed for element in own], own[0].config
         row = Row(configuration, workers, ranks, seeds, runs, error, speed, merit, config)
-        curves = [run.events("evaluate") if run else [] for run in of_seeds]
+        events = [run.events("evaluate") if run else [] for run in of_seeds]
+        curves = [[each for each in records if finite(each, key) is not None] for records in events]
         for target in targets:
-            row.reached[target] = TimesToTarget([time_to(curve, key, target) for curve in curves])
+            row.reached[target] = reached = TimesToTarget([time_to(curve, key, target) for curve in curves])
+            reached.at_most = any(time_to(curve[:1], key, target) is not None for curve in curves)
         found.append(row)
     for row in found:
         of_base = [other for other in found if other.configuration == (baseline or row.configuration)]
@@ -145,6 +150,7 @@ def _time(reached: TimesToTarget) -> str:
     if reached.mean is None:
         return "not reached"
     text = duration(reached.mean) + (f" ± {duration(reached.std)}" if count > 1 else "")
+    text = f"≤ {duration(reached.mean)}" if reached.at_most else text
     return text if count == seeds else f"{text}, {count} of {seeds}"
 
 
@@ -176,6 +182,7 @@ def values(found: list[Row]) -> list[dict[str, Any]]:
                 {
                     "error": target,
                     "seconds": reached.of_seeds,
+                    "at_most": reached.at_most,
                     "seconds_mean": reached.mean,
                     "seconds_deviation": reached.std,
                     "speed_up": reached.speed_up,

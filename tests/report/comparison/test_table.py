@@ -132,6 +132,21 @@ def test_what_is_missing_is_said(elements: list[Element]) -> None:
     assert lines[0][6] == "15 s, 1 of 2" and lines[0][7] == "–"  # no speed-up of the seeds that happen to be there
 
 
+def test_a_first_evaluation_below_the_target_is_an_upper_bound(elements: list[Element]) -> None:
+    """Without a speed-up from or to it; the other target was reached between two evaluations."""
+    for element, first in zip(elements, [0.5, 0.5, 0.5, 0.3, 0.2, 0.5], strict=True):
+        finish(element, [(10, first), (20, 0.1)])
+    found = rows(elements, [0.3, 0.2], "test", "")
+    _, lines = cells(found)
+    assert [line[6:10] for line in lines[:2]] == [
+        ["15 s ± 0 s", "1.00 (100%)", "17.5 s ± 0 s", "1.00 (100%)"],
+        ["≤ 12.5 s", "–", "16.2 s ± 1.77 s", "1.08 (54%)"],
+    ]
+    told = [target for row in values(found)[:2] for target in row["targets"]]
+    assert [each["at_most"] for each in told] == [False, False, True, False] and told[2]["speed_up"] is None
+    assert rows(elements, [0.3], "test", "msgd")[0].reached[0.3].speed_up is None
+
+
 def test_the_numbers_of_seeds_are_in_their_order(elements: list[Element]) -> None:
     """Also where one is missing."""
     finish(elements[1], [(10, 0.5), (20, 0.1)])
