@@ -78,6 +78,7 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"--run: from 0 to {len(elements) - 1}, not {options.element}")
     launching.require_same(options.out, options.simulate)
     chosen = dict(enumerate(elements)) if options.element is None else {options.element: elements[options.element]}
+    launching.require_unchanged(chosen.values())
     if base and not options.table:
         for name, config in {each.configuration: each.config for each in elements}.items() if base.optimizer else ():
             step, rate = config.get("algorithm.optimizer.name", "its own step"), config["training.learning_rate"]

@@ -164,7 +164,7 @@ def test_each_team_is_a_worker(tmp_path: Path) -> None:
     assert [(element.workers, element.ranks) for element in elements] == [(1, 3), (2, 6)]
 
 
-@pytest.mark.parametrize("room", ["report", "report.comparison"])
+@pytest.mark.parametrize("room", ["report", "report.advice", "report.comparison"])
 def test_no_mpi_is_started(room: str) -> None:
     """A process that uses MPI cannot start others that do; and login nodes may have none."""
     program = f"import sys, mpitrain.{room}.command; sys.exit('mpi4py.MPI' in sys.modules)"
