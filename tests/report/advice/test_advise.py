@@ -189,6 +189,15 @@ def test_a_target_that_nobody_reached_is_said() -> None:
     assert any(line.startswith("no candidate reached that") for line in found.lines())
 
 
+def test_a_training_that_ended_before_the_time_is_said() -> None:
+    """In the line and in the table. Nobody trains on more than twice the configuration's samples."""
+    found = Advice([tried(0, "asgd", [8.9]), tried(1, "easgd", [0.29, 2.0])], Question(None, 9.0, 9.0))
+    short = "10.00% (10.00% to 10.00%) after 0.29 s, not trained longer"
+    assert [row[1] for row in found.cells()] == ["10.00%", short]
+    alone = Advice([tried(1, "easgd", [0.29])], Question(None, 3600.0, 3600.0))
+    assert alone.lines()[1] == "test error after 1 h 0 min: 10.00% after 0.29 s, not trained longer"
+
+
 def test_trainings_that_were_cut_short_are_said() -> None:
     row = tried(0, "asgd", [2.0])
     row.share = 1 / 3
