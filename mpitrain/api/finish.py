@@ -214,6 +214,7 @@ def _summary(
     state, counters, ranks = session.state, session.counters, session.transport.size
     busy = session.transport.runtime.pace.link_busy()
     before, restarts = monitor.cadence.seconds_before, [*records_of(monitor.folder / "metrics.jsonl", "restart")][::-1]
+    speed = counters.trained_now / max(seconds - before, 1e-9) or counters.trained_before / max(before, 1e-9)
     return {
         "algorithm": name_of(session.config.algorithm),
         "ranks": ranks,
@@ -222,7 +223,7 @@ def _summary(
         "workers": session.workers,
         "samples": state.trained,
         "seconds": seconds,
-        "samples_per_second": counters.trained_now / max(seconds - before, 1e-9),
+        "samples_per_second": speed,  # of the earlier training if nothing was left
         "train_loss": monitor.last_loss,
         **dict.fromkeys(("test_loss", "test_error", *monitor.results)),
         **(monitor.results if monitor.evaluated else {}),
@@ -245,9 +246,9 @@ def _summary(
 
 def _closing_rows(session: Session, monitor: MasterMonitor, fields: dict[str, Any]) -> list[tuple[str, str]]:
     counters, algorithm = session.counters, session.config.algorithm
-    speed, within = fields["samples_per_second"], fields.get("bytes_sent_within_teams", 0)
+    trained, within = counters.trained_now, fields.get("bytes_sent_within_teams", 0)
     refused, dropped = counters.refusals, counters.samples_dropped
-    rate = f", {speed:,.0f} a second" if speed else ""  # no speed if nothing was left to train
+    rate = f", {fields['samples_per_second']:,.0f} a second" if trained else ""
     since = " since the resume" if counters.trained_before else ""
     mean, most = fields["staleness_mean"], fields["staleness_max"]
     stale = "" if mean is None or not most else f", staleness {mean:.1f} (at most {most})"
@@ -259,9 +260,9 @@ def _closing_rows(session: Session, monitor: MasterMonitor, fields: dict[str, An
     rows = [
         ("algorithm", f"{name_of(algorithm)}, {some(session.workers, 'worker')}"),
         ("samples", f"{session.state.trained:,} in {seconds_text(fields['seconds'])} s{rate}"),
-        ("updates", speed and f"{counters.updates:,}{since}{stale}"),
-        ("exchanged", speed and session.exchange != "none" and exchanged),
-        ("time", speed and shares_text(fields["time"][session.has_master :])),
+        ("updates", trained and f"{counters.updates:,}{since}{stale}"),
+        ("exchanged", trained and session.exchange != "none" and exchanged),
+        ("time", trained and shares_text(fields["time"][session.has_master :])),
         ("refused", refused and f"{some(refused, 'gradient')} with elements that are not finite"),
         ("dropped", dropped and f"gradients of {dropped:,} samples, too stale; trained on again"),
         ("restarts", fields["restarts"] and again),

@@ -26,9 +26,9 @@ from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import undisturbed
 from mpitrain.training import run_code
 from mpitrain.training.context import Session
-from mpitrain.training.inputs import code_of
+from mpitrain.training.inputs import code_of, shared
 from mpitrain.training.parts import at_home
-from mpitrain.training.run_code import RunFolder, shared
+from mpitrain.training.run_code import RunFolder
 from mpitrain.training.user_code import Code
 
 

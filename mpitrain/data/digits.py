@@ -7,6 +7,7 @@ writers follow one another, so train and test share writers: a new writer's digi
 
 from pathlib import Path
 
+from mpitrain.config import Config
 from mpitrain.data.shards import folder_parts
 from mpitrain.files import write_whole
 
@@ -14,6 +15,11 @@ from mpitrain.files import write_whole
 def embedded() -> Path:
     """The folder of the embedded shards."""
     return Path(__file__).parent
+
+
+def data_path(config: Config) -> Path:
+    """The shard folder of a configuration, by default that of the digits."""
+    return Path(config.data.path) if config.data.path else embedded()
 
 
 def prepare_digits(folder: Path) -> None:

@@ -27,7 +27,7 @@ class Origin(msgspec.Struct, frozen=True):
     the classes and how the data were prepared and are read. Of tokens, their number is told instead of the classes'; of
     data sets of the user's own the number of `samples`, the shape of the `targets`, and whether inputs and targets are
     "float" or "int32".
-    `folder`: the absolute path of the shards."""
+    `folder`: the absolute path of the shards, `digest` a checksum of all of them, test parts included."""
 
     kind: str
     shape: list[int]
@@ -42,6 +42,7 @@ class Origin(msgspec.Struct, frozen=True):
     samples: int = 0
     targets: list[int] = []
     dtypes: list[str] = []
+    digest: str = ""
 
     @property
     def statistics(self) -> dict[str, Array]:

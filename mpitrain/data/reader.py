@@ -23,7 +23,7 @@ from mpitrain.data.validation import (
     validate_shapes,
 )
 from mpitrain.errors import BadInput
-from mpitrain.files import Version, version_of
+from mpitrain.files import Version, checksum, version_of
 from mpitrain.files.hdf5 import ERRORS, attribute, data_set, has, opened
 from mpitrain.flat import Array
 
@@ -168,3 +168,13 @@ class ShardFile:
 
 
 OpenShards = WeakKeyDictionary[ShardFile, None]  #: the open ones; the most recently read one is last
+
+
+def digest_of(folder: Path) -> str:
+    """A checksum of the arrays of all shards, by the xxh3 that they have; "" if none has. Raises BadInput naming one
+    that cannot be read."""
+    found = list[str]()
+    for path in sorted(folder.glob("*.h5")):
+        with naming(path), opened(path) as file:
+            found += [f"{path.name} {key} {attribute(file, key)}" for key in sorted(file.attrs) if "xxh3_" in key]
+    return checksum("\n".join(found)) if found else ""

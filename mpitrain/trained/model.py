@@ -32,7 +32,7 @@ from mpitrain.sampling.queue import Queue
 from mpitrain.training import inputs
 from mpitrain.training.context import fresh
 from mpitrain.training.parts import DataSource, Shards, form_of, path_of_run, source_of
-from mpitrain.training.run_code import RunFolder, shared
+from mpitrain.training.run_code import RunFolder
 from mpitrain.training.user_code import Code
 
 T = TypeVar("T")
@@ -141,7 +141,7 @@ def opened(
     found, config = agreed(transport, lambda: find(run, options.checkpoint, quiet), "the run")
     if config.model.import_ or config.data.import_:
         folder = RunFolder.at(run, found, options.trust, options.new_code)
-        code = shared(transport, lambda: inputs.code_of(config, None, folder))
+        code = inputs.shared(transport, lambda: inputs.code_of(config, None, folder))
 
     def load() -> tuple[TrainedModel, T]:
         model = _built(run, found, config, code)

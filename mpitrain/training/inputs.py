@@ -15,9 +15,11 @@ from mpitrain.models import presets
 from mpitrain.models.design import Design
 from mpitrain.models.model import Model
 from mpitrain.models.torch import start as torch_start
+from mpitrain.mpi import Transport
+from mpitrain.mpi.agreement import of_first
 from mpitrain.sampling.batch import SampleForm
 from mpitrain.training.run_code import NAME, ModelRecord, RunFolder, choose, sums, texts
-from mpitrain.training.user_code import Code
+from mpitrain.training.user_code import Code, specs_of
 
 if TYPE_CHECKING:
     from mpitrain.models.torch.module import Loss, TorchModel
@@ -30,9 +32,14 @@ def code_of(
 
     `given` stands for `model.import`. Raises BadInput naming the key, or a folder that is not to be trusted.
     """
-    specs = {} if given is not None else {"model.import": config.model.import_}
-    specs |= {"model.loss": config.model.loss, "model.metric": config.model.metric, "data.import": config.data.import_}
-    return choose({key: spec for key, spec in specs.items() if spec}, run)
+    specs = specs_of(config)
+    return choose({key: spec for key, spec in specs.items() if given is None or key != "model.import"}, run)
+
+
+def shared(transport: Transport, choose: Callable[[], dict[str, Code]]) -> dict[str, Code]:
+    """On all ranks, what `choose` returns on the first, which reads the files and tells the user. Collective."""
+    chosen = of_first(transport, lambda: msgspec.json.encode(choose()), "the network's code")
+    return msgspec.json.decode(chosen, type=dict[str, Code])
 
 
 def design_of(config: Config) -> Design:

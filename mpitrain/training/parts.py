@@ -14,9 +14,10 @@ from mpitrain.config import Config
 from mpitrain.data import origin as origins
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus
-from mpitrain.data.digits import embedded
+from mpitrain.data.digits import data_path
 from mpitrain.data.origin import Origin
 from mpitrain.data.own import DATASET, OwnPart, classes_of
+from mpitrain.data.reader import digest_of
 from mpitrain.data.shards import folder_parts, part_order, require_part
 from mpitrain.errors import BadInput, blaming
 from mpitrain.sampling.batch import SampleForm
@@ -132,11 +133,6 @@ def held_out(parts: Iterable[str]) -> list[str]:
     return sorted((part for part in parts if part != "train"), key=lambda part: (part[:4] != "test", part))
 
 
-def data_path(config: Config) -> Path:
-    """The shard folder."""
-    return Path(config.data.path) if config.data.path else embedded()
-
-
 def path_of_run(config: Config, run: Path) -> Path:
     """The shard folder of a run: a relative data.path is one from where the run began, or else from here.
 
@@ -188,7 +184,8 @@ def trained_on(config: Config, source: DataSource, earlier: Origin | None) -> Or
         how["data.context"] = [context[0], context[-1]] if context else [0, 0]
     if found.kind == "tokens":
         how["data.window"] = config.data.window
-    found = msgspec.structs.replace(found, preparation={**found.preparation, **how})
+    digest = digest_of(source.path) if isinstance(source, Shards) else ""
+    found = msgspec.structs.replace(found, preparation={**found.preparation, **how}, digest=digest)
     if earlier is None:
         return found
     earlier.require(found, str(source), "train")

@@ -10,7 +10,7 @@ What is executed on account of a run folder is said before. The folder of anothe
 import os
 import pwd
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -19,8 +19,6 @@ import msgspec
 from mpitrain.checkpoint import CONFIG
 from mpitrain.errors import BadInput, naming, printable, reason
 from mpitrain.files import read_whole
-from mpitrain.mpi import Transport
-from mpitrain.mpi.agreement import of_first
 from mpitrain.training import sources, user_code
 from mpitrain.training.sources import Sources
 from mpitrain.training.user_code import Code, Name
@@ -94,12 +92,6 @@ def choose(specs: Mapping[str, str], run: RunFolder | None) -> dict[str, Code]:
         chosen[name.key], why = _chosen(name, run, kept.files.get(name.key, {}) if kept is not None and same else {})
         say(f"{name}: executing {user_code.place(chosen[name.key])}{why}")
     return chosen
-
-
-def shared(transport: Transport, choose: Callable[[], dict[str, Code]]) -> dict[str, Code]:
-    """On all ranks, what `choose` returns on the first, which reads the files and tells the user. Collective."""
-    chosen = of_first(transport, lambda: msgspec.json.encode(choose()), "the network's code")
-    return msgspec.json.decode(chosen, type=dict[str, Code])
 
 
 def _chosen(name: Name, run: RunFolder, sums: dict[str, str]) -> tuple[Code, str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from mpitrain.config import Config
 from mpitrain.errors import BadInput, first_line
 from mpitrain.training import sources
 from mpitrain.training.sources import INSTALLED, OTHERS, Sources, execute
@@ -63,6 +64,13 @@ class Code(msgspec.Struct, frozen=True):
         if not callable(found):
             raise BadInput(f"{self.name}: there is no function {called} in {source}")
         return found
+
+
+def specs_of(config: Config) -> dict[str, str]:
+    """What the configuration names of the user's own network and data, by key."""
+    model, data = config.model, config.data
+    told = {"model.import": model.import_, "model.loss": model.loss, "model.metric": model.metric}
+    return {key: spec for key, spec in (told | {"data.import": data.import_}).items() if spec}
 
 
 def parse(key: str, spec: str) -> Name:

@@ -285,6 +285,20 @@ def test_a_training_whose_loss_exploded_and_came_back(simulated: Callable[..., A
     assert ended.status == 1 and summary(tmp_path / "run")["exit_reason"] == "diverged", ended.err
 
 
+def test_a_training_that_ended_in_its_closing_evaluations_keeps_its_speed(
+    simulated: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The resume only evaluates: its samples a second are those of the training."""
+    arguments = ("--set", "algorithm.name=msgd", "--set", "training.epochs=1")
+    assert simulated(1, *arguments, "--out", "run").status == 0
+    before = summary(tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    assert simulated(1, "--resume", "run").status == 0
+    told = summary(tmp_path / "run")
+    assert told["resumed_samples"] == before["samples"] == 1438
+    assert told["samples_per_second"] == pytest.approx(before["samples_per_second"]) and told["samples_per_second"] > 0
+
+
 @pytest.mark.parametrize(("rate", "warned"), [(1e-9, ["the test error of"]), (0.02, [])])
 def test_a_training_that_ends_at_chance_is_said(
     simulated: Callable[..., Any], tmp_path: Path, rate: float, warned: list[str]

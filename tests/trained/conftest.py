@@ -10,12 +10,13 @@ import pytest
 from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.data import origin
+from mpitrain.data.digits import data_path
 from mpitrain.data.shards import write_shard
 from mpitrain.files import write_whole
 from mpitrain.sampling.queue import Queue
 from mpitrain.training import inputs
 from mpitrain.training.context import fresh
-from mpitrain.training.parts import data_path, form_of
+from mpitrain.training.parts import form_of
 
 
 def make_run(run: Path, *settings: str, samples: int = 100, seed: int = 1) -> np.ndarray:

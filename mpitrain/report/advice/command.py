@@ -13,6 +13,8 @@ from mpitrain.checkpoint.lease import Lease
 from mpitrain.config import FIRST, read_toml, with_keys
 from mpitrain.console import open_console
 from mpitrain.errors import BadInput, naming, printable, some
+from mpitrain.files import Record
+from mpitrain.report import ingredients
 from mpitrain.report.advice.candidates import Candidates
 from mpitrain.report.advice.result import HEADER, Advice
 from mpitrain.report.advice.search import Interrupted, Question, Search
@@ -58,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     table = with_keys(read_toml(options.config) if options.config else {"training": dict(FIRST)}, options.set)
     candidates = Candidates(table, {word.partition("=")[0].strip() for word in options.set}, options.seed)
     stop, console = Stop(), open_console()
-    trials = _trials(options, stop)
+    trials = _trials(options, stop, {"ingredients": ingredients.of_config(candidates.first.config)})
     with naming(options.out):
         options.out.mkdir(parents=True, exist_ok=True)
     lease = Lease(options.out)
@@ -88,13 +90,13 @@ def _seconds(option: str, text: str) -> float:
     return float(found[1]) * UNITS[found[2]]
 
 
-def _trials(options: argparse.Namespace, stop: Stop) -> Trials:
-    """How trials are made. Raises BadInput."""
+def _trials(options: argparse.Namespace, stop: Stop, own: Record) -> Trials:
+    """How trials are made, which depend on what the user has of its `own`, too. Raises BadInput."""
     if options.here:
         words = on_ranks(launcher(options.launch), options.ranks, [*PROGRAM, "train"])
-        return Trials(options.out, options.ranks, 1, {"here": True}, words, stop)
+        return Trials(options.out, options.ranks, 1, {"here": True, **own}, words, stop)
     if options.launch:
         raise BadInput("--launch: simulated ranks are started without a launcher; it belongs to --here")
     path = find(options.cluster)
     words = [*PROGRAM, "simulate", "--cluster", str(path), "--ranks", str(options.ranks)]
-    return Trials(options.out, options.ranks, len(os.sched_getaffinity(0)), read_toml(path), words, stop)
+    return Trials(options.out, options.ranks, len(os.sched_getaffinity(0)), read_toml(path) | own, words, stop)

@@ -13,7 +13,7 @@ import tomli_w
 from mpitrain.errors import BadInput, some
 from mpitrain.files import read_text, shipped, write_whole
 from mpitrain.monitoring.records import bottlenecks, merit_of, shown
-from mpitrain.report.advice.halving import ETA, at_time, least
+from mpitrain.report.advice.halving import ETA, at_time, column, least
 from mpitrain.report.advice.search import LATE, Question, Tried, figure
 from mpitrain.report.advice.trials import Trials
 from mpitrain.report.comparison.table import markdown, time_to
@@ -22,18 +22,24 @@ from mpitrain.report.page import page, section
 from mpitrain.report.runs import read_run
 
 HEADER = ["candidate", "result", "samples/s", "bytes/sample", "seeds", "fell out"]
+NEARLY = 0.95  # of the time that was asked for: what ends before that is said to
 
 
 class Finalist:
     """A candidate that trained for the longest, with what its seeds came to: seconds to the target, or the figure of
-    merit at the time that was asked for; None where it did not come that far."""
+    merit at the time that was asked for, or at the end of a training that ended before it; None where it did not come
+    that far."""
 
     def __init__(self, tried: Tried, question: Question) -> None:
         self.tried, self._by_time = tried, question.target is not None
         curves = [each.curve for each in tried.outcomes]
         values = [time_to(curve, "merit", question.target or 0.0) for curve in curves]
+        self._ended = ""
         if not self._by_time:
-            values = [at_time(curve, question.seconds * question.whole) for curve in curves]
+            asked = question.seconds * question.whole
+            values = [at_time(curve, asked) for curve in curves]
+            last = min(max(column(curve, "seconds"), default=asked) for curve in curves)
+            self._ended = f" after {duration(last)}, not trained longer" if last < NEARLY * asked else ""
         self._known = [value for value in values if value is not None and value < inf]
         self.all, self.seeds = len(self._known) == len(values), len(values)
         self.mean = statistics.fmean(self._known) if self.all else inf
@@ -46,7 +52,7 @@ class Finalist:
         figures = (statistics.fmean(known), min(known), max(known))
         mean, low, high = (duration(each) if self._by_time else figure(first, each) for each in figures)
         span = f" ({low} to {high})" if len(known) > 1 else ""
-        return mean + span + ("" if self.all else f", by {len(known)} of {some(self.seeds, 'seed')}")
+        return mean + span + self._ended + ("" if self.all else f", by {len(known)} of {some(self.seeds, 'seed')}")
 
 
 class Advice:

@@ -104,8 +104,9 @@ def outcome(trial: Trial, folder: Path, log: Path, status: int, wall: float) -> 
 
 @dataclass
 class Trials:
-    """Trials on so many ranks, `processes` at a time, in a folder. `where`: what else they depend on, as on a cluster;
-    `words`: what their command lines begin with; `earlier`: the seconds of those that an earlier start has made."""
+    """Trials on so many ranks, `processes` at a time, in a folder. `where`: what else they depend on, as on a cluster
+    and the user's code; `words`: what their command lines begin with; `earlier`: the seconds of those that an earlier
+    start has made."""
 
     folder: Path
     ranks: int

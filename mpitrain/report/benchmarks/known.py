@@ -18,9 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from mpitrain.data.reader import ShardFile
+from mpitrain.data.reader import digest_of
 from mpitrain.errors import BadInput, last_words, naming
-from mpitrain.files import Record, checksum, read_text, shipped, write_whole
+from mpitrain.files import Record, read_text, shipped, write_whole
 
 FOLDER = Path("runs/benchmarks")  # of the data, unless data.path is given
 TARGETS = {"bytes": "2.5", "glyphs": "0.3", "speech": "0.4"}  # which one worker reaches in about half its time
@@ -74,7 +74,7 @@ def make(name: str, folder: Path) -> None:
             with naming(folder):
                 scratch.mkdir(parents=True)
             versions = MAKERS[name](scratch, new)
-            told: Record = {"benchmark": name, "of": versions, "checksum": digest(new)}
+            told: Record = {"benchmark": name, "of": versions, "checksum": digest_of(new)}
             told |= {"python": platform.python_version(), **_versions("numpy")}
             write_whole(new / TOLD, json.dumps(told, indent=1) + "\n")
             with suppress(OSError):  # another process has made them meanwhile
@@ -86,15 +86,6 @@ def make(name: str, folder: Path) -> None:
     with naming(path), naming(f"{path}: no record of a benchmark", ValueError, KeyError, TypeError):
         told = json.loads(read_text(path))
         print(f"{name}: data with the checksum {told['checksum']}; what they were made of stands in {path}", flush=True)
-
-
-def digest(folder: Path) -> str:
-    """A checksum of the arrays of all shards."""
-    found = []
-    for path in sorted(folder.glob("*.h5")):
-        with ShardFile(path) as file:
-            found += [f"{path.name} {key} {file.attributes[key]}" for key in sorted(file.attributes) if "xxh3_" in key]
-    return checksum("\n".join(found))
 
 
 def _bytes(scratch: Path, folder: Path) -> Record:

@@ -78,6 +78,7 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"--run: from 0 to {len(elements) - 1}, not {options.element}")
     launching.require_same(options.out, options.simulate)
     chosen = dict(enumerate(elements)) if options.element is None else {options.element: elements[options.element]}
+    launching.require_unchanged(chosen.values())
     if base and not options.table:
         for name, config in {each.configuration: each.config for each in elements}.items() if base.optimizer else ():
             step, rate = config.get("algorithm.optimizer.name", "its own step"), config["training.learning_rate"]
@@ -144,7 +145,7 @@ def _outcome(element: Element) -> str:
 def _write_table(elements: list[Element], targets: list[float], options: argparse.Namespace) -> None:
     found = tables.rows(elements, targets, options.test_set, options.baseline)
     states = {element.shown: element.state() for element in elements}
-    text, note = tables.markdown(*tables.cells(found)), _note(states, options, found[0].merit)
+    text, note = tables.markdown(*tables.cells(found)), _note(states, options, found)
     note += "".join(f" {line}." for line in by_chance(elements))
     pairs = _pairs(found, options)
     title = "Comparison of " + ", ".join(dict.fromkeys(element.configuration for element in elements))
@@ -184,11 +185,14 @@ def _pairs(found: list[tables.Row], options: argparse.Namespace) -> list[differe
     return differences.differences(found, options.test_set, options.baseline)
 
 
-def _note(states: dict[str, str], options: argparse.Namespace, merit: str) -> str:
+def _note(states: dict[str, str], options: argparse.Namespace, found: list[tables.Row]) -> str:
     """A note on the meaning of the table's numbers, and on missing runs."""
     base = f"{options.baseline} with its fewest workers" if options.baseline else "the configuration's fewest workers"
-    note = f"Time: of training, until the {options.test_set} {shown(merit)} was first that low. Speed-up: over {base}; "
-    note += "efficiency: that by the ratio of workers. Mean ± standard deviation over the seeds."
+    note = f"Time: of training, until the {options.test_set} {shown(found[0].merit)} was first that low. "
+    note += f"Speed-up: over {base}; efficiency: that by the ratio of workers. "
+    note += "Mean ± standard deviation over the seeds."
+    if any(reached.at_most for row in found for reached in row.reached.values()):
+        note += " ≤: the first evaluation was already that low; with a smaller run.evaluate_every it comes earlier."
     note += f" All times are virtual: simulated on {printable(options.simulate)}." if options.simulate else ""
     left = [f"{name} ({state})" for name, state in states.items() if state != "finished"]
     return note + (f" Not in the table: {', '.join(left)}." if left else "")

@@ -5,11 +5,13 @@ the process that starts the others.
 """
 
 import subprocess
+from collections.abc import Collection
 from pathlib import Path
 
 from mpitrain.api.clusters import find
 from mpitrain.api.launching import PROGRAM, Relay, on_ranks, start
 from mpitrain.errors import BadInput, last_words, naming
+from mpitrain.report import ingredients
 from mpitrain.report.comparison.matrix import Element
 
 KEPT = "cluster.toml"  # in the comparison's folder: that of all its runs
@@ -53,6 +55,16 @@ def require_same(out: Path, cluster: str) -> None:
         raise BadInput(f"{out}: its runs are of another cluster, {kept}; take another --out")
     if cluster and not kept.exists() and any((out / "runs").glob("*/metrics.jsonl")):
         raise BadInput(f"{out}: its runs are not simulated; take another --out")
+
+
+def require_unchanged(elements: Collection[Element]) -> None:
+    """Raise BadInput if a run that is finished, or would be continued, was trained with other code or shards."""
+    begun = [each for each in elements if each.finished() or any((each.folder / "checkpoints").glob("*"))]
+    configs = {each.configuration: each.loaded for each in begun}
+    now = {name: ingredients.of_config(config) for name, config in configs.items()}
+    for each in begun:
+        if what := ingredients.changed(now[each.configuration], each.folder):
+            raise BadInput(f"{each.folder}: was trained with another {what}; take another --out")
 
 
 def cluster_text(cluster: str) -> str:

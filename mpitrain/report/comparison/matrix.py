@@ -28,6 +28,7 @@ class Element:
     words: tuple[str, ...]
     config: Record  # the resolved configuration, "training.epochs" → value
     out: Path
+    loaded: Config
     left: tuple[str, ...] = ()  # of the keys in FAIR, those that nobody set: they are the algorithm's defaults
 
     @property
@@ -75,6 +76,10 @@ class Element:
             return "diverged"
         return "finished" if run.finished and run.results.get("ranks") == self.ranks else "unfinished"
 
+    def finished(self) -> StoredRun | None:
+        """The run, if it is finished."""
+        return self.read() if self.state() == "finished" else None
+
 
 def matrix(
     names: list[str], workers: list[int], seeds: list[int], settings: list[str], out: Path, base: Base | None = None
@@ -96,7 +101,7 @@ def matrix(
                 seeded = [*overrides, f"training.seed={seed}"]
                 words = [*([str(path)] if path else []), *(word for one in seeded for word in ("--set", one))]
                 resolved = flat(tomllib.loads(to_toml(load(path, seeded))))
-                found.append(Element(label, count, ranks, seed, tuple(words), resolved, out, left))
+                found.append(Element(label, count, ranks, seed, tuple(words), resolved, out, config, left))
     return found
 
 

@@ -50,8 +50,10 @@ def speed_up(base: float, workers_of_base: int, seconds: float, workers: int) ->
 
 
 class TimesToTarget(Spread):
-    """After how many seconds the finished runs of a row reached one target; None for a seed that did not."""
+    """After how many seconds the runs of a row reached one target; None for a seed that did not, or is missing.
+    `at_most`: some had reached it by their first evaluation, so that their times are upper bounds, as is the mean."""
 
+    at_most = False
     speed_up: float | None = None
     efficiency: float | None = None
 
@@ -65,35 +67,41 @@ class Row:
     ranks: int
     seeds: list[int]
     runs: list[StoredRun]  # the finished ones
-    error: Spread
+    error: Spread  # as the others, over the seeds: None for one that is missing
     speed: Spread
     merit: str
     config: Record  # of its first seed
     reached: dict[float, TimesToTarget] = field(default_factory=dict)
 
     def mean_by_all(self, target: float) -> float | None:
-        """The mean time if every seed reached the target; otherwise it would leave out the slowest."""
+        """The mean time if every seed reached the target, otherwise it would leave out the slowest; None also if it is
+        an upper bound."""
         reached = self.reached[target]
-        return reached.mean if len(reached.values) == len(self.seeds) else None
+        return reached.mean if len(reached.values) == len(self.seeds) and not reached.at_most else None
 
 
 def rows(elements: list[Element], targets: list[float], test_set: str, baseline: str) -> list[Row]:
     """Rows in the order of the elements. Speed-ups are relative to the fewest workers of the baseline, or else of the
     row's own configuration. Raises BadInput naming a test set or baseline that does not exist."""
-    merit = _merit([run.results for element in elements if (run := element.read())])
+    merit = _merit([run.results for element in elements if (run := element.finished())])
     key = f"{test_set.replace('-', '_')}_{merit}"
     found = []
     for configuration, workers in dict.fromkeys((element.configuration, element.workers) for element in elements):
         own = [element for element in elements if (element.configuration, element.workers) == (configuration, workers)]
-        runs = [run for element in own if element.state() == "finished" and (run := element.read())]
+        of_seeds = [element.finished() for element in own]
+        runs = [run for run in of_seeds if run]
         for run in runs:
             if key not in run.results:
                 raise BadInput(f"--test-set {test_set}: {run.folder} has no {key}")
-        error, speed = (Spread([finite(run.results, each) for run in runs]) for each in (key, "samples_per_second"))
+        results = [run.results if run else {} for run in of_seeds]
+        error, speed = (Spread([finite(each, name) for each in results]) for name in (key, "samples_per_second"))
         ranks, seeds, config = own[0].ranks, [element.seed for element in own], own[0].config
         row = Row(configuration, workers, ranks, seeds, runs, error, speed, merit, config)
+        events = [run.events("evaluate") if run else [] for run in of_seeds]
+        curves = [[each for each in records if finite(each, key) is not None] for records in events]
         for target in targets:
-            row.reached[target] = TimesToTarget([time_to(run.events("evaluate"), key, target) for run in runs])
+            row.reached[target] = reached = TimesToTarget([time_to(curve, key, target) for curve in curves])
+            reached.at_most = any(time_to(curve[:1], key, target) is not None for curve in curves)
         found.append(row)
     for row in found:
         of_base = [other for other in found if other.configuration == (baseline or row.configuration)]
@@ -106,7 +114,8 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
 
 
 def _merit(results: list[Record]) -> str:
-    """The figure of merit of all runs. Raises BadInput if they have several."""
+    """The figure of merit of all finished runs; another may not have been evaluated. Raises BadInput if they have
+    several."""
     merits = sorted({merit_of(each) for each in results}) or ["error"]
     if len(merits) > 1:
         raise BadInput(f"compare: the runs are measured by different figures of merit: {', '.join(merits)}")
@@ -127,7 +136,7 @@ def _line(row: Row) -> list[str]:
     settings = [f"{row.config.get(key, '–')}" for key in FAIR]
     line = [printable(row.configuration), str(row.workers), str(row.ranks), *settings, runs]
     for reached in row.reached.values():
-        line.append(_time(reached, len(row.seeds)))
+        line.append(_time(reached) if row.runs else "–")
         faster, share = reached.speed_up, reached.efficiency
         line.append("–" if faster is None or share is None else f"{faster:.2f} ({share:.0%})")
     speed, error, form = row.speed.mean, row.error, ".2%" if row.merit == "error" else ".4f"
@@ -136,11 +145,12 @@ def _line(row: Row) -> list[str]:
     return [*line, "–" if error.mean is None else f"{error.mean:{form}}{spread}"]
 
 
-def _time(reached: TimesToTarget, seeds: int) -> str:
-    count = len(reached.values)
+def _time(reached: TimesToTarget) -> str:
+    count, seeds = len(reached.values), len(reached.of_seeds)
     if reached.mean is None:
-        return "not reached" if reached.of_seeds else "–"
+        return "not reached"
     text = duration(reached.mean) + (f" ± {duration(reached.std)}" if count > 1 else "")
+    text = f"≤ {duration(reached.mean)}" if reached.at_most else text
     return text if count == seeds else f"{text}, {count} of {seeds}"
 
 
@@ -164,7 +174,7 @@ def values(found: list[Row]) -> list[dict[str, Any]]:
             "finished": len(row.runs),
             "merit": row.merit,
             **{key.partition(".")[2]: row.config.get(key) for key in FAIR},
-            "final_errors": row.error.values,
+            "final_errors": row.error.of_seeds,
             "final_error_mean": row.error.mean,
             "final_error_deviation": row.error.std,
             "samples_per_second_mean": row.speed.mean,
@@ -172,6 +182,7 @@ def values(found: list[Row]) -> list[dict[str, Any]]:
                 {
                     "error": target,
                     "seconds": reached.of_seeds,
+                    "at_most": reached.at_most,
                     "seconds_mean": reached.mean,
                     "seconds_deviation": reached.std,
                     "speed_up": reached.speed_up,

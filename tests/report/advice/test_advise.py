@@ -19,7 +19,7 @@ from mpitrain.config import load
 from mpitrain.report.advice import search
 from mpitrain.report.advice.candidates import Candidate
 from mpitrain.report.advice.result import Advice
-from mpitrain.report.advice.search import Question, Search, Tried
+from mpitrain.report.advice.search import Interrupted, Question, Search, Tried
 from mpitrain.report.advice.trials import Outcome, Trial, Trials
 
 from ...conftest import NODE
@@ -88,6 +88,27 @@ def test_a_signal_ends_it_with_75_and_it_goes_on(tmp_path: Path) -> None:
     before = kept(path.parent)
     assert main([*WORDS, "--set", "algorithm.name=easgd"]) == 0
     assert before and before.items() <= kept(path.parent).items()
+
+
+def test_trials_of_edited_code_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was kept of a trial belongs to what its files and modules beside it were."""
+    found: list[Outcome | None] = []
+
+    def run(search: Search) -> None:
+        trial = Trial(search.candidates.first, 1.0, 1)
+        found.append(search.trials._kept(trial))
+        search.trials._ended(trial, 1, 2.0)
+        raise Interrupted
+
+    monkeypatch.setattr(Search, "run", run)
+    (tmp_path / "net.py").write_text("import layers")
+    log = tmp_path / "runs/advice/runs/000-asgd-1-s1.log"
+    log.parent.mkdir(parents=True)
+    log.write_text("mpitrain: it failed")
+    for text in ("width = 1", "width = 1", "width = 2"):
+        (tmp_path / "layers.py").write_text(text)
+        assert main([*WORDS, "--set", "data.import=net.py:build"]) == 75
+    assert [each and each.why for each in found] == [None, "it failed", None]
 
 
 REFUSED = {
@@ -166,6 +187,15 @@ def test_a_target_that_nobody_reached_is_said() -> None:
     found = Advice([tried(0, "asgd", [2.0, 4.0])], Question(0.01, None, 9.0))
     assert "not reached: 10.00% after 9 s" in str(found.chosen)
     assert any(line.startswith("no candidate reached that") for line in found.lines())
+
+
+def test_a_training_that_ended_before_the_time_is_said() -> None:
+    """In the line and in the table. Nobody trains on more than twice the configuration's samples."""
+    found = Advice([tried(0, "asgd", [8.9]), tried(1, "easgd", [0.29, 2.0])], Question(None, 9.0, 9.0))
+    short = "10.00% (10.00% to 10.00%) after 0.29 s, not trained longer"
+    assert [row[1] for row in found.cells()] == ["10.00%", short]
+    alone = Advice([tried(1, "easgd", [0.29])], Question(None, 3600.0, 3600.0))
+    assert alone.lines()[1] == "test error after 1 h 0 min: 10.00% after 0.29 s, not trained longer"
 
 
 def test_trainings_that_were_cut_short_are_said() -> None:

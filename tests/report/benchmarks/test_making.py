@@ -10,9 +10,10 @@ from pathlib import Path
 import pytest
 
 from mpitrain.__main__ import main
+from mpitrain.data.reader import digest_of
 from mpitrain.errors import BadInput
 from mpitrain.report.benchmarks import known
-from mpitrain.report.benchmarks.known import HERE, TOLD, digest, make
+from mpitrain.report.benchmarks.known import HERE, TOLD, make
 
 SOURCES = "".join(f"value_{number} = {number}\n" for number in range(40))
 
@@ -46,7 +47,7 @@ def test_they_are_made_once_and_described(wheel: Path, capfd: pytest.CaptureFixt
     make("bytes", folder)
     told = json.loads((folder / TOLD).read_text())
     assert told["benchmark"] == "bytes" and told["of"] == {"sympy": "1.14.0"} and told["python"] and told["numpy"]
-    assert told["checksum"] == digest(folder) and len(digest(folder)) == 16
+    assert told["checksum"] == digest_of(folder) and len(digest_of(folder)) == 16
     said = capfd.readouterr().out
     assert "making the data in runs/bytes" in said and "train" in said and told["checksum"] in said
     made = (folder / TOLD).stat().st_mtime_ns
@@ -59,10 +60,10 @@ def test_they_are_made_once_and_described(wheel: Path, capfd: pytest.CaptureFixt
 def test_the_checksum_is_that_of_the_arrays(wheel: Path) -> None:
     make("bytes", Path("one"))
     make("bytes", Path("two"))
-    assert digest(Path("one")) == digest(Path("two"))
+    assert digest_of(Path("one")) == digest_of(Path("two"))
     (wheel / "file0.py").write_text(SOURCES.replace("value", "other"))
     make("bytes", Path("three"))
-    assert digest(Path("three")) != digest(Path("one"))
+    assert digest_of(Path("three")) != digest_of(Path("one"))
 
 
 @pytest.mark.parametrize("text", ["", "[]", "3", "{}", '{"of": {}}', "null"])

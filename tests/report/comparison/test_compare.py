@@ -51,7 +51,8 @@ def test_a_matrix_is_run_once_and_one_failure_loses_nothing(tmp_path: Path, caps
     assert [line[3] for line in listed(capsys, *words)] == ["unfinished", "finished", "diverged"]
     told = json.loads((tmp_path / "out" / "compare.json").read_text())
     assert [(row["ranks"], row["finished"]) for row in told["rows"]] == [(1, 0), (2, 1), (1, 0)]
-    assert told["rows"][1]["targets"][0]["speed_up"] == 1.0 and told["rows"][1]["targets"][1]["seconds"] == [None]
+    assert told["rows"][1]["targets"][0]["at_most"] and told["rows"][1]["targets"][1]["seconds"] == [None]
+    assert "≤: the first evaluation was already that low" in (tmp_path / "out/compare.md").read_text()
     assert "allreduce-w2-s1" in (tmp_path / "out/report.html").read_text()
     written = (tmp_path / "out/runs/allreduce-w2-s1/summary.json").stat().st_mtime_ns
     assert main(["compare", *words, "--run", "1"]) == 0
@@ -163,7 +164,7 @@ def test_each_team_is_a_worker(tmp_path: Path) -> None:
     assert [(element.workers, element.ranks) for element in elements] == [(1, 3), (2, 6)]
 
 
-@pytest.mark.parametrize("room", ["report", "report.comparison"])
+@pytest.mark.parametrize("room", ["report", "report.advice", "report.comparison"])
 def test_no_mpi_is_started(room: str) -> None:
     """A process that uses MPI cannot start others that do; and login nodes may have none."""
     program = f"import sys, mpitrain.{room}.command; sys.exit('mpi4py.MPI' in sys.modules)"

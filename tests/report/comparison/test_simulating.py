@@ -2,10 +2,13 @@
 
 import json
 from pathlib import Path
+from shutil import rmtree
 
+import numpy as np
 import pytest
 
 from mpitrain.__main__ import main
+from mpitrain.data.shards import write_shard
 from mpitrain.report.comparison import launching
 from mpitrain.report.comparison.matrix import matrix
 
@@ -62,6 +65,44 @@ def test_real_runs_are_not_mixed_with_simulated_ones(tmp_path: Path, capsys: pyt
     words = ["compare", "msgd", *QUICK, "--out", "out"]
     assert main([*words, "--table"]) == 0 and main([*words, "--simulate", "cluster.toml"]) == 2
     assert "are not simulated" in capsys.readouterr().err and not (tmp_path / "out/cluster.toml").exists()
+
+
+CODE = """
+import numpy as np
+def build():
+    inputs = np.zeros((64, 4), np.float32) + {}
+    return {{part: (inputs, np.arange(64, dtype=np.int32) % 3) for part in ("train", "test")}}
+"""
+
+
+def test_runs_are_not_mixed_with_those_of_edited_code_or_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each is named; what is as it was is not refused, nor what begins anew."""
+    network = """model.layers=[{ kind = "fully-connected" }]"""
+    words = ["compare", "msgd", "--simulate", "cluster.toml", *QUICK, "--set", network]
+    own = [*words, "--set", "data.import=data.py:build", "--out", "own"]
+    shards = [*words, "--set", "data.path=shards", "--out", "out"]
+
+    def make(value: int) -> None:
+        (tmp_path / "data.py").write_text(CODE.format(value))
+        arrays = {"images": np.full((64, 4, 4, 1), value, np.uint8), "targets": np.arange(64, dtype=np.int32) % 3}
+        for part in ("train", "test"):
+            write_shard(tmp_path / "shards" / f"{part}-00000-of-00001.h5", "images", arrays, {"classes": 3})
+
+    (tmp_path / "shards").mkdir()
+    make(1)
+    for each in (own, shards, own, shards):
+        assert main(each) == 0, capsys.readouterr().out
+    make(2)
+    for each, what in ((own, "data.py (data.import)"), (shards, "data (data.path)")):
+        capsys.readouterr()
+        assert main(each) == main([*each, "--table"]) == 2
+        assert f"msgd-w1-s1: was trained with another {what}; take another --out" in capsys.readouterr().err
+    run = tmp_path / "own/runs/msgd-w1-s1"
+    (run / "summary.json").unlink()
+    rmtree(run / "checkpoints")
+    assert main(own) == 0
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """The table's numbers, by hand."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -128,13 +129,51 @@ def test_what_is_missing_is_said(elements: list[Element]) -> None:
     _, lines = cells(rows(elements, [0.3], "test", ""))
     assert lines[0][5] == "1 of 2" and lines[1][5] == "0 of 2" and lines[1][6:] == ["–"] * 4
     assert elements[2].state() == "unfinished" and elements[3].state() == "missing"
-    assert lines[0][6].endswith(", 1 of 2") and lines[0][7] == "–"  # no speed-up of the seeds that happen to be there
+    assert lines[0][6] == "15 s, 1 of 2" and lines[0][7] == "–"  # no speed-up of the seeds that happen to be there
+
+
+def test_a_first_evaluation_below_the_target_is_an_upper_bound(elements: list[Element]) -> None:
+    """Without a speed-up from or to it; the other target was reached between two evaluations."""
+    for element, first in zip(elements, [0.5, 0.5, 0.5, 0.3, 0.2, 0.5], strict=True):
+        finish(element, [(10, first), (20, 0.1)])
+    found = rows(elements, [0.3, 0.2], "test", "")
+    _, lines = cells(found)
+    assert [line[6:10] for line in lines[:2]] == [
+        ["15 s ± 0 s", "1.00 (100%)", "17.5 s ± 0 s", "1.00 (100%)"],
+        ["≤ 12.5 s", "–", "16.2 s ± 1.77 s", "1.08 (54%)"],
+    ]
+    told = [target for row in values(found)[:2] for target in row["targets"]]
+    assert [each["at_most"] for each in told] == [False, False, True, False] and told[2]["speed_up"] is None
+    assert rows(elements, [0.3], "test", "msgd")[0].reached[0.3].speed_up is None
+
+
+def test_the_numbers_of_seeds_are_in_their_order(elements: list[Element]) -> None:
+    """Also where one is missing."""
+    finish(elements[1], [(10, 0.5), (20, 0.1)])
+    told, nothing, _ = values(rows(elements, [0.3], "test", ""))
+    assert (told["seeds"], told["final_errors"], told["final_error_mean"]) == ([1, 2], [None, 0.1], 0.1)
+    assert told["targets"][0]["seconds"] == [None, 15.0] and told["samples_per_second_mean"] == 100.0
+    assert nothing["final_errors"] == [None, None] and nothing["final_error_mean"] is None
 
 
 def test_a_test_set_that_was_not_evaluated_is_named(elements: list[Element]) -> None:
     finish(elements[0], [(10, 0.5)])
     with pytest.raises(BadInput, match="--test-set test-noisy"):
         rows(elements, [0.3], "test-noisy", "")
+
+
+def test_a_run_that_was_not_evaluated_has_no_say_in_the_figure_of_merit(elements: list[Element]) -> None:
+    """As one that ended at its deadline, or diverged; of several finished ones all count."""
+    for element in elements[:3]:
+        finish(element, [(10, 0.5)], ranks=element.ranks + (element is elements[1]))  # the second is unfinished
+    for element in (elements[0], elements[2]):
+        path = element.folder / "summary.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), "merit": "metres", "test_metres": 7.0}))
+    one, two, _ = rows(elements, [0.3], "test", "")
+    assert one.merit == "metres" and one.error.values == two.error.values == [7.0]
+    finish(elements[3], [(10, 0.5)])
+    with pytest.raises(BadInput, match="different figures of merit: error, metres"):
+        rows(elements, [0.3], "test", "")
 
 
 def test_the_matrix(tmp_path: Path) -> None:
