@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sized
 from contextlib import nullcontext
-from itertools import islice
+from itertools import islice, tee
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 from mpitrain.data.sampler import epoch_indices
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
+from mpitrain.models.torch.place import HOST
 from mpitrain.sampling.queue import Work
-from mpitrain.sampling.rng import stream, undisturbed
+from mpitrain.sampling.rng import drawn_apart, stream, undisturbed
 
 #: The arguments that a loader with other batches takes over from the user's.
 KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
@@ -49,12 +50,12 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
         yield from rest
         return
     if type(loader.sampler) in (RandomSampler, SequentialSampler) and loader.batch_size is not None:
-        rounds = list(_rounds(loader, parts, seed, epoch))
+        rounds = _rounds(loader, parts, seed, epoch)
     else:
-        rounds = list(_of_batches(loader, parts, seed, epoch))
+        rounds = _of_batches(loader.batch_sampler, parts, seed, epoch)
+    rounds, ahead = tee(islice(rounds, handed, None))  # workers read ahead
     # A rank for which no sample is left reads the round's first one, which another rank trains on.
-    rounds = rounds[handed:]
-    own = [ours[part] or next(filter(None, ours))[:1] for ours in rounds]
+    own = (ours[part] or next(filter(None, ours))[:1] for ours in ahead)
     with undisturbed() if handed else nullcontext():  # its start draws a seed, as it did before
         batches = iter(_made_anew(loader, own))
     for ours, batch in zip(rounds, batches, strict=True):
@@ -73,16 +74,23 @@ def _rounds(loader: "DataLoader[Any]", parts: int, seed: int, epoch: int) -> Ite
         yield [order[own.start : own.start + own.count].tolist() for own in shares]
 
 
-def _of_batches(loader: "DataLoader[Any]", parts: int, seed: int, epoch: int) -> Iterator[list[list[int]]]:
-    """The same of a loader's own batches of indices, which are drawn alike on all ranks."""
-    with undisturbed():
-        torch.manual_seed(int(stream(seed, "batches", epoch).integers(1 << 32)))
-        batches = iter([indices for batch in loader.batch_sampler or () if (indices := list(batch))])
-    while ours := list(islice(batches, parts)):
-        yield [*ours, *([] for _ in range(parts - len(ours)))]
+def _of_batches(batches: Iterable[Any], parts: int, seed: int, epoch: int) -> Iterator[list[list[int]]]:
+    """The same of a loader's own batches of indices, which are drawn alike on all ranks, round by round: there may be
+    no end of them."""
+
+    def rounds() -> Iterator[list[list[int]]]:
+        left = (indices for batch in batches if (indices := list(batch)))
+        while ours := list(islice(left, parts)):
+            yield [*ours, *([] for _ in range(parts - len(ours)))]
+
+    return drawn_apart(rounds(), lambda: _seed(seed, epoch))
 
 
-def _made_anew(loader: "DataLoader[Any]", batches: list[list[int]]) -> "DataLoader[Any]":
+def _seed(seed: int, epoch: int) -> None:
+    HOST.seed([int(stream(seed, "batches", epoch).integers(1 << 32))] * 3)
+
+
+def _made_anew(loader: "DataLoader[Any]", batches: Iterator[list[int]]) -> "DataLoader[Any]":
     kept = {name: getattr(loader, name) for name in KEPT}
     if loader.num_workers:
         kept["prefetch_factor"] = loader.prefetch_factor

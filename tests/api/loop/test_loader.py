@@ -1,13 +1,23 @@
 """Batches shared out: each sample of an epoch once over all ranks, and as many batches on every rank."""
 
+import random
 from collections import Counter
+from itertools import islice
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    WeightedRandomSampler,
+)
 
 from mpitrain.api.loop.loader import Dealt, shared  # noqa: E402
 from mpitrain.data.sampler import epoch_indices  # noqa: E402
@@ -26,6 +36,10 @@ def require_once(rounds: list[list[Dealt]], samples: list[int]) -> None:
     for together in zip(*rounds, strict=True):
         assert {each.together for each in together} == {sum(each.samples for each in together)}
         assert all(len(each.batch) == max(each.samples, 1) for each in together)
+
+
+def in_order(batches: list[list[int]]) -> list[int]:
+    return sorted(i for batch in batches for i in batch)
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 6), st.booleans())
@@ -82,3 +96,47 @@ def test_iterables(parts: int) -> None:
 def test_no_iterable() -> None:
     with pytest.raises(BadInput, match=r"ranks\.share: a int is no iterable"):
         dealt(7, 2)
+
+
+class Endless(Sampler):  # type: ignore[type-arg]
+    def __iter__(self):
+        while True:
+            yield from torch.randperm(10).tolist()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_without_an_end(workers: int) -> None:
+    """It is drawn from as its batches are asked for, alike on ranks that are seeded otherwise."""
+    loader = DataLoader(range(10), batch_size=2, sampler=Endless(), num_workers=workers)
+    rounds = []
+    for part in range(2):
+        torch.manual_seed(part)
+        rounds.append([each.batch.tolist() for each in islice(shared(loader, part, 2, 7, 0), 20)])
+        rest = shared(loader, part, 2, 7, 0, handed=7)
+        assert [each.batch.tolist() for each in islice(rest, 13)] == rounds[part][7:]
+    in_turn = [batch for together in zip(*rounds, strict=True) for batch in together]
+    for first in range(0, 40, 5):
+        assert in_order(in_turn[first : first + 5]) == list(range(10))
+
+
+class Lengthless(Sampler):  # type: ignore[type-arg]
+    def __iter__(self):
+        order = list(range(20))
+        random.shuffle(order)
+        return iter(order)
+
+
+class LengthlessBatches(Lengthless):
+    def __iter__(self):
+        order = list(super().__iter__())
+        return iter([order[k : k + 4] for k in range(0, 20, 4)])
+
+
+@pytest.mark.parametrize("keys", [{"sampler": Lengthless(), "batch_size": 4}, {"batch_sampler": LengthlessBatches()}])
+def test_a_sampler_without_a_length(keys: dict[str, Any]) -> None:
+    """Python's numbers, which it draws, are alike on all ranks, and others in each epoch."""
+    loader = DataLoader(range(20), **keys)
+    first, second = [[each.batch.tolist() for each in shared(loader, 0, 1, 7, epoch)] for epoch in (0, 1)]
+    assert in_order(first) == in_order(second) == list(range(20)) and first != second
+    random.seed(5)
+    assert [each.batch.tolist() for each in shared(loader, 0, 1, 7, 0)] == first
