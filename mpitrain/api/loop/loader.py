@@ -33,23 +33,19 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
 
     The samples of a `DataLoader` over a map-style dataset are divided: its batch_size is that of each rank, and where
     it shuffles, the order is drawn from the seed and the epoch, as the trainer's is. Of other iterables, and where the
-    loader has a sampler or a batch sampler of its own, the ranks take one batch each in turn. Raises BadInput for
-    anything that cannot be iterated.
+    loader has a sampler, a batch sampler or an `__iter__` of its own or no batch_size, the ranks take one batch each in
+    turn; what such a loader draws, it draws from the seed and the epoch. Raises BadInput for anything that cannot be
+    iterated.
     """
     if not isinstance(loader, Iterable):
         raise BadInput(f"ranks.share: a {type(loader).__name__} is no iterable of batches")
-    if (
-        not isinstance(loader, DataLoader)
-        or isinstance(loader.dataset, IterableDataset)
-        or loader.batch_sampler is None  # it gives single samples
-    ):
-        rest = _dealt(loader, part, parts)
-        with undisturbed():  # what those batches draw, they drew before
-            for _ in islice(rest, handed):
-                pass
-        yield from rest
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        yield from _dealt(loader, part, parts, handed)
         return
-    if type(loader.sampler) in (RandomSampler, SequentialSampler) and loader.batch_size is not None:
+    if _is_another_kind(loader) or loader.batch_sampler is None:  # the latter gives single samples
+        yield from _dealt(drawn_apart(loader, lambda: _seed(seed, epoch)), part, parts, handed)
+        return
+    if loader.batch_size is not None and _takes_each_once(loader):
         rounds = _rounds(loader, parts, seed, epoch)
     else:
         rounds = _of_batches(loader.batch_sampler, parts, seed, epoch)
@@ -60,6 +56,20 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
         batches = iter(_made_anew(loader, own))
     for ours, batch in zip(rounds, batches, strict=True):
         yield Dealt(batch, len(ours[part]), sum(map(len, ours)))
+
+
+def _is_another_kind(loader: "DataLoader[Any]") -> bool:
+    """Whether its class makes batches in another way than PyTorch's, which one made anew would not have."""
+    return any(getattr(type(loader), each) is not getattr(DataLoader, each) for each in ("__iter__", "_get_iterator"))
+
+
+def _takes_each_once(loader: "DataLoader[Any]") -> bool:
+    """Whether its sampler is PyTorch's own for all samples of the dataset, each once."""
+    sampler = loader.sampler
+    if type(sampler) is RandomSampler and (sampler.replacement or sampler.num_samples != len(sampler.data_source)):
+        return False
+    of = getattr(sampler, "data_source", None)
+    return type(sampler) in (RandomSampler, SequentialSampler) and of is loader.dataset
 
 
 def _rounds(loader: "DataLoader[Any]", parts: int, seed: int, epoch: int) -> Iterator[list[list[int]]]:
@@ -97,8 +107,16 @@ def _made_anew(loader: "DataLoader[Any]", batches: Iterator[list[int]]) -> "Data
     return DataLoader(loader.dataset, batch_sampler=batches, **kept)
 
 
-def _dealt(batches: Iterable[Any], part: int, parts: int) -> Iterator[Dealt]:
+def _dealt(batches: Iterable[Any], part: int, parts: int, handed: int) -> Iterator[Dealt]:
     """The batches of any iterable, which every rank reads whole."""
+    rest = _turns(batches, part, parts)
+    with undisturbed():  # what those batches draw, they drew before
+        for _ in islice(rest, handed):
+            pass
+    yield from rest
+
+
+def _turns(batches: Iterable[Any], part: int, parts: int) -> Iterator[Dealt]:
     left = iter(batches)
     while ours := list(islice(left, parts)):
         counts = [samples_in(batch) for batch in ours]

@@ -16,6 +16,7 @@ from torch.utils.data import (  # noqa: E402
     IterableDataset,
     RandomSampler,
     Sampler,
+    SequentialSampler,
     WeightedRandomSampler,
 )
 
@@ -140,3 +141,53 @@ def test_a_sampler_without_a_length(keys: dict[str, Any]) -> None:
     assert in_order(first) == in_order(second) == list(range(20)) and first != second
     random.seed(5)
     assert [each.batch.tolist() for each in shared(loader, 0, 1, 7, 0)] == first
+
+
+DATA = range(20)
+
+
+class Shifted(DataLoader):  # type: ignore[type-arg]
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield batch + 1000
+
+
+class ShiftedWithin(DataLoader):  # type: ignore[type-arg]
+    """As loaders of graphs do it."""
+
+    def _get_iterator(self):
+        return iter([batch + 1000 for batch in super()._get_iterator()])
+
+
+@pytest.mark.parametrize(
+    ("loader", "samples"),
+    [
+        (DataLoader(DATA, 4, sampler=RandomSampler(DATA, num_samples=8)), 8),
+        (DataLoader(DATA, 4, sampler=RandomSampler(DATA, num_samples=40)), 40),
+        (DataLoader(DATA, 4, sampler=SequentialSampler(range(7))), 7),
+        (Shifted(DATA, 4, shuffle=True), 20),
+        (ShiftedWithin(DATA, 4, shuffle=True), 20),
+        (DataLoader(DATA, None, shuffle=True), 20),
+        (DataLoader(torch.arange(20), None, sampler=BatchSampler(RandomSampler(DATA), 4, False)), 20),
+    ],
+)
+def test_what_no_other_loader_stands_for(loader: "DataLoader[Any]", samples: int) -> None:
+    """Its own sampler, batches or samples are taken, alike on ranks that are seeded otherwise; on from anywhere."""
+    rounds = []
+    for part in range(2):
+        torch.manual_seed(part)
+        rounds.append(list(shared(loader, part, 2, 7, 0)))
+        rest = list(shared(loader, part, 2, 7, 0, handed=1))
+        assert [str(each) for each in rest] == [str(each) for each in rounds[part][1:]]
+    own = [torch.as_tensor(each.batch).reshape(-1).tolist() for of_rank in rounds for each in of_rank if each.samples]
+    shift = 1000 * isinstance(loader, Shifted | ShiftedWithin)
+    expected = {40: [*DATA, *DATA], 20: DATA, 7: range(7)}.get(samples)
+    assert len(in_order(own)) == samples
+    assert expected is None or in_order(own) == sorted(i + shift for i in expected)
+
+
+def test_with_replacement() -> None:
+    """Some samples come more than once, as they do without ranks."""
+    rounds = dealt(DataLoader(DATA, 4, sampler=RandomSampler(DATA, replacement=True)), 2)
+    drawn = Counter(int(i) for of_rank in rounds for each in of_rank if each.samples for i in each.batch)
+    assert sum(drawn.values()) == 20 and max(drawn.values()) > 1
