@@ -1,6 +1,6 @@
 """A loader's batches, shared out: each sample of an epoch comes once over all ranks, and all have as many batches."""
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import nullcontext
 from itertools import islice, tee
 from typing import Any, NamedTuple
@@ -130,7 +130,7 @@ def samples_in(batch: object) -> int:
     """The length of the first thing in a batch that has one."""
     if isinstance(batch, torch.Tensor | np.ndarray):
         return len(batch) if batch.ndim else 1
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return samples_in(next(iter(batch.values()), 1))
     if isinstance(batch, list | tuple) and batch:
         return samples_in(batch[0])

@@ -1,7 +1,7 @@
 """Batches shared out: each sample of an epoch once over all ranks, and as many batches on every rank."""
 
 import random
-from collections import Counter
+from collections import Counter, UserDict
 from itertools import islice
 from typing import Any
 
@@ -191,3 +191,9 @@ def test_with_replacement() -> None:
     rounds = dealt(DataLoader(DATA, 4, sampler=RandomSampler(DATA, replacement=True)), 2)
     drawn = Counter(int(i) for of_rank in rounds for each in of_rank if each.samples for i in each.batch)
     assert sum(drawn.values()) == 20 and max(drawn.values()) > 1
+
+
+def test_samples_of_any_mapping() -> None:
+    """As tokenizers give it: not its keys are counted."""
+    of_rank = dealt([UserDict(tokens=torch.zeros(8, 3), length=3)], 1)[0]
+    assert [each.samples for each in of_rank] == [8]
