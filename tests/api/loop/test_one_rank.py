@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 import mpitrain  # noqa: E402
 from mpitrain.__main__ import main  # noqa: E402
 from mpitrain.errors import BadInput  # noqa: E402
+from mpitrain.report.records import NUMBER, TYPES  # noqa: E402
 
 ALGORITHMS = ["allreduce", "block-momentum", "easgd", "easgd-sync", "sparse-delta"]
 
@@ -267,6 +268,21 @@ def test_its_run_folder_is_one_of_the_report(capsys: pytest.CaptureFixture[str])
     assert json.loads(Path("mine/summary.json").read_text())["exit_reason"] == "finished"
     assert main(["report", "mine", "--out", "page.html"]) == 0, capsys.readouterr().err
     assert "25" in Path("page.html").read_text()
+
+
+def test_names_of_the_records_own() -> None:
+    """Are refused, with those that a report takes for something else; figures of its own are the user's to give."""
+    model = nn.Linear(2, 1)
+    with mpitrain.distribute(model, sgd(model), "allreduce", out="mine") as ranks:
+        ranks.log(gradient_norm=2.0)
+    records = [json.loads(line) for line in Path("mine/metrics.jsonl").read_text().splitlines()]
+    own = {name for record in records for name in record} - {"gradient_norm"}
+    for name in own | {name for name, (kind, _) in TYPES.items() if kind is not NUMBER[0]}:
+        with (
+            pytest.raises(BadInput, match=f"ranks.log: {name}: in the run's own records"),
+            mpitrain.distribute(model, sgd(model), "allreduce") as ranks,
+        ):
+            ranks.log(test_error=0.5, **{name: 7})
 
 
 def test_the_example_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
