@@ -18,6 +18,7 @@ from mpitrain.api.loop.ranks import Ranks
 from mpitrain.api.loop.record import RunRecord
 from mpitrain.config import Config, resolve
 from mpitrain.errors import BadInput, nearest
+from mpitrain.models.torch import state as torch_state
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.start import DEADLINE
@@ -70,6 +71,7 @@ def distribute(
         config = resolved(algorithm, options)
         flat = FlatModule(model, optimizer)
         config.algorithm.check_loop(flat.one_rate)
+        torch_state.unfold(model)
         return flat, config
 
     return Ranks(start, seed, deadline)

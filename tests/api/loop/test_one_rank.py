@@ -251,6 +251,18 @@ def test_tied_and_frozen_parameters(algorithm: str) -> None:
     assert nn.functional.cross_entropy(model(tokens), tokens).item() < 0.8 * first
 
 
+def test_an_expanded_buffer() -> None:
+    """One element stands for many, into which nothing can be copied; a frozen parameter may be one, too."""
+    model = nn.Linear(4, 2)
+    model.register_buffer("mask", torch.arange(4.0).expand(2, 4))
+    model.register_parameter("scale", nn.Parameter(torch.ones(1).expand(3), requires_grad=False))
+    with mpitrain.distribute(model, sgd(model), "allreduce") as ranks:
+        ranks.save("kept")
+        model.mask.zero_()
+        ranks.load("kept")
+    assert model.mask.tolist() == [[0, 1, 2, 3]] * 2 and model.scale.tolist() == [1, 1, 1]
+
+
 def test_its_run_folder_is_one_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(2, 1)
     optimizer = sgd(model)
