@@ -72,6 +72,7 @@ def test_other_models_and_optimizers() -> None:
         (model, sgd(other), "optimizer: has a parameter that is not the model's"),
         (copy.deepcopy(model).half(), None, "model: weight is float16, not float32"),
         (copy.deepcopy(model).requires_grad_(False), None, "model: has no parameter to train"),
+        (nn.Sequential(nn.LazyLinear(3)), None, "model: 0.weight has no shape yet; call the module once"),
         (nn.EmbeddingBag(5, 2, sparse=True), None, "sparse gradients"),
         (3, sgd(model), "model: a int, not a torch.nn.Module"),
         (model, 3, "optimizer: a int, not a torch.optim.Optimizer"),
@@ -79,6 +80,25 @@ def test_other_models_and_optimizers() -> None:
         optimizer = sgd(given) if optimizer is None else optimizer
         with pytest.raises(BadInput, match=line), mpitrain.distribute(given, optimizer, "allreduce"):
             pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"algorithm": 3}, "algorithm = 3: unknown; known: allreduce, "),
+        ({"algorithm": ["easgd"]}, r"algorithm = \['easgd'\]: unknown"),
+        ({"seed": -1}, "seed = -1: expected a whole number"),
+        ({"seed": 1.5}, "seed = 1.5: expected a whole number"),
+        ({"out": 3}, "out = 3: expected the path of a folder"),
+        ({"deadline": -1}, "deadline = -1: expected seconds"),
+        ({"deadline": float("nan")}, "deadline = nan: expected seconds"),
+        ({"deadline": None}, "deadline = None: expected seconds"),
+    ],
+)
+def test_arguments_of_another_kind(arguments: dict[str, Any], line: str) -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(BadInput, match=line), mpitrain.distribute(model, sgd(model), **arguments):
+        pass
 
 
 def test_two_at_once_and_one_after_the_other() -> None:
