@@ -6,14 +6,18 @@ same numbers for the same minibatch.
 
 import random
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
+from itertools import islice
+from typing import Any, TypeVar
 from zlib import crc32
 
 import numpy as np
 
 from mpitrain.flat import Array
+
+Item = TypeVar("Item")
 
 
 def stream(seed: int, purpose: str, *key: int) -> np.random.Generator:
@@ -40,13 +44,37 @@ def uniforms(seed: int, purpose: str, key: tuple[int, ...], start: int, out: Arr
 def undisturbed() -> Iterator[None]:
     """Leave a caller's own draws as they would have been: Python's, NumPy's old generator and PyTorch's on the CPU
     go on after the context where they were before it."""
-    torch = sys.modules.get("torch")
-    drawn = None if torch is None else torch.get_rng_state()
-    numpy_state, python_state = np.random.get_state(), random.getstate()  # noqa: NPY002
+    theirs = _states()
     try:
         yield
     finally:
-        random.setstate(python_state)
-        np.random.set_state(numpy_state)  # noqa: NPY002
-        if torch is not None:
-            torch.set_rng_state(drawn)
+        _go_on(theirs)
+
+
+def drawn_apart(items: Iterable[Item], seed: Callable[[], None]) -> Iterator[Item]:
+    """The items, each drawn when it is asked for, from those generators as `seed` seeds them; a caller's own draws stay
+    as they would have been."""
+    with undisturbed():
+        seed()
+        left, own = iter(items), _states()
+    while True:
+        with undisturbed():
+            _go_on(own)
+            found = list(islice(left, 1))
+            own = _states()
+        if not found:
+            return
+        yield found[0]
+
+
+def _states() -> tuple[Any, Any, Any]:
+    torch = sys.modules.get("torch")
+    return None if torch is None else torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+
+
+def _go_on(states: tuple[Any, Any, Any]) -> None:
+    for_torch, for_numpy, for_python = states
+    random.setstate(for_python)
+    np.random.set_state(for_numpy)  # noqa: NPY002
+    if for_torch is not None:
+        sys.modules["torch"].set_rng_state(for_torch)

@@ -1,6 +1,8 @@
 """A training loop of the user's own, on many ranks: `mpitrain.distribute`."""
 
 from collections.abc import Callable
+from numbers import Integral
+from os import PathLike
 from pathlib import Path
 
 import torch
@@ -18,6 +20,7 @@ from mpitrain.api.loop.ranks import Ranks
 from mpitrain.api.loop.record import RunRecord
 from mpitrain.config import Config, resolve
 from mpitrain.errors import BadInput, nearest
+from mpitrain.models.torch import state as torch_state
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.start import DEADLINE
@@ -67,19 +70,35 @@ def distribute(
         return flat, METHODS[algorithm.protocol](transport, flat, attendance, algorithm), record
 
     def prepared() -> tuple[FlatModule, Config]:
+        require_arguments(out, seed, deadline)
         config = resolved(algorithm, options)
         flat = FlatModule(model, optimizer)
         config.algorithm.check_loop(flat.one_rate)
+        torch_state.unfold(model)
         return flat, config
 
-    return Ranks(start, seed, deadline)
+    return Ranks(start, seed, deadline if _is_deadline(deadline) else DEADLINE)  # until all ranks refuse it
 
 
-def resolved(name: str, options: dict[str, object]) -> Config:
+def require_arguments(out: object, seed: object, deadline: object) -> None:
+    """Raise BadInput naming the argument that is none."""
+    if not isinstance(out, str | PathLike | None):
+        raise BadInput(f"out = {out!r}: expected the path of a folder")
+    if not isinstance(seed, Integral) or not 0 <= int(seed) < 1 << 63:
+        raise BadInput(f"seed = {seed!r}: expected a whole number from 0 to 2^63 - 1")
+    if not _is_deadline(deadline):
+        raise BadInput(f"deadline = {deadline!r}: expected seconds, more than 0 and at most 1e9")
+
+
+def _is_deadline(value: object) -> bool:
+    return isinstance(value, int | float) and 0 < value <= 1e9
+
+
+def resolved(name: object, options: dict[str, object]) -> Config:
     """The configuration of these options. Raises BadInput naming the key, or the algorithm that does not fit."""
     fitting = [each for each, kind in ALGORITHMS.items() if kind.loop_keys]
-    if name not in ALGORITHMS:
-        raise BadInput(f"algorithm = {name!r}: unknown{nearest(name, fitting)}")
+    if not isinstance(name, str) or name not in ALGORITHMS:
+        raise BadInput(f"algorithm = {name!r}: unknown{nearest(str(name), fitting)}")
     kind = ALGORITHMS[name]
     if name not in fitting:
         raise BadInput(f"algorithm = {name!r}: not for a loop of one's own: {kind.loop_instead}")

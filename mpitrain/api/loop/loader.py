@@ -1,8 +1,8 @@
 """A loader's batches, shared out: each sample of an epoch comes once over all ranks, and all have as many batches."""
 
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import nullcontext
-from itertools import islice
+from itertools import islice, tee
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +12,9 @@ from torch.utils.data import DataLoader, IterableDataset, RandomSampler, Sequent
 from mpitrain.data.sampler import epoch_indices
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
+from mpitrain.models.torch.place import HOST
 from mpitrain.sampling.queue import Work
-from mpitrain.sampling.rng import stream, undisturbed
+from mpitrain.sampling.rng import drawn_apart, stream, undisturbed
 
 #: The arguments that a loader with other batches takes over from the user's.
 KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context", "generator")
@@ -32,33 +33,43 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
 
     The samples of a `DataLoader` over a map-style dataset are divided: its batch_size is that of each rank, and where
     it shuffles, the order is drawn from the seed and the epoch, as the trainer's is. Of other iterables, and where the
-    loader has a sampler or a batch sampler of its own, the ranks take one batch each in turn. Raises BadInput for
-    anything that cannot be iterated.
+    loader has a sampler, a batch sampler or an `__iter__` of its own or no batch_size, the ranks take one batch each in
+    turn; what such a loader draws, it draws from the seed and the epoch. Raises BadInput for anything that cannot be
+    iterated.
     """
     if not isinstance(loader, Iterable):
         raise BadInput(f"ranks.share: a {type(loader).__name__} is no iterable of batches")
-    if (
-        not isinstance(loader, DataLoader)
-        or isinstance(loader.dataset, IterableDataset)
-        or loader.batch_sampler is None  # it gives single samples
-    ):
-        rest = _dealt(loader, part, parts)
-        with undisturbed():  # what those batches draw, they drew before
-            for _ in islice(rest, handed):
-                pass
-        yield from rest
+    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
+        yield from _dealt(loader, part, parts, handed)
         return
-    if type(loader.sampler) in (RandomSampler, SequentialSampler) and loader.batch_size is not None:
-        rounds = list(_rounds(loader, parts, seed, epoch))
+    if _is_another_kind(loader) or loader.batch_sampler is None:  # the latter gives single samples
+        yield from _dealt(drawn_apart(loader, lambda: _seed(seed, epoch)), part, parts, handed)
+        return
+    if loader.batch_size is not None and _takes_each_once(loader):
+        rounds = _rounds(loader, parts, seed, epoch)
     else:
-        rounds = list(_of_batches(loader, parts, seed, epoch))
+        rounds = _of_batches(loader.batch_sampler, parts, seed, epoch)
+    rounds, ahead = tee(islice(rounds, handed, None))  # workers read ahead
     # A rank for which no sample is left reads the round's first one, which another rank trains on.
-    rounds = rounds[handed:]
-    own = [ours[part] or next(filter(None, ours))[:1] for ours in rounds]
+    own = (ours[part] or next(filter(None, ours))[:1] for ours in ahead)
     with undisturbed() if handed else nullcontext():  # its start draws a seed, as it did before
         batches = iter(_made_anew(loader, own))
     for ours, batch in zip(rounds, batches, strict=True):
         yield Dealt(batch, len(ours[part]), sum(map(len, ours)))
+
+
+def _is_another_kind(loader: "DataLoader[Any]") -> bool:
+    """Whether its class makes batches in another way than PyTorch's, which one made anew would not have."""
+    return any(getattr(type(loader), each) is not getattr(DataLoader, each) for each in ("__iter__", "_get_iterator"))
+
+
+def _takes_each_once(loader: "DataLoader[Any]") -> bool:
+    """Whether its sampler is PyTorch's own for all samples of the dataset, each once."""
+    sampler = loader.sampler
+    if type(sampler) is RandomSampler and (sampler.replacement or sampler.num_samples != len(sampler.data_source)):
+        return False
+    of = getattr(sampler, "data_source", None)
+    return type(sampler) in (RandomSampler, SequentialSampler) and of is loader.dataset
 
 
 def _rounds(loader: "DataLoader[Any]", parts: int, seed: int, epoch: int) -> Iterator[list[list[int]]]:
@@ -73,24 +84,39 @@ def _rounds(loader: "DataLoader[Any]", parts: int, seed: int, epoch: int) -> Ite
         yield [order[own.start : own.start + own.count].tolist() for own in shares]
 
 
-def _of_batches(loader: "DataLoader[Any]", parts: int, seed: int, epoch: int) -> Iterator[list[list[int]]]:
-    """The same of a loader's own batches of indices, which are drawn alike on all ranks."""
-    with undisturbed():
-        torch.manual_seed(int(stream(seed, "batches", epoch).integers(1 << 32)))
-        batches = iter([indices for batch in loader.batch_sampler or () if (indices := list(batch))])
-    while ours := list(islice(batches, parts)):
-        yield [*ours, *([] for _ in range(parts - len(ours)))]
+def _of_batches(batches: Iterable[Any], parts: int, seed: int, epoch: int) -> Iterator[list[list[int]]]:
+    """The same of a loader's own batches of indices, which are drawn alike on all ranks, round by round: there may be
+    no end of them."""
+
+    def rounds() -> Iterator[list[list[int]]]:
+        left = (indices for batch in batches if (indices := list(batch)))
+        while ours := list(islice(left, parts)):
+            yield [*ours, *([] for _ in range(parts - len(ours)))]
+
+    return drawn_apart(rounds(), lambda: _seed(seed, epoch))
 
 
-def _made_anew(loader: "DataLoader[Any]", batches: list[list[int]]) -> "DataLoader[Any]":
+def _seed(seed: int, epoch: int) -> None:
+    HOST.seed([int(stream(seed, "batches", epoch).integers(1 << 32))] * 3)
+
+
+def _made_anew(loader: "DataLoader[Any]", batches: Iterator[list[int]]) -> "DataLoader[Any]":
     kept = {name: getattr(loader, name) for name in KEPT}
     if loader.num_workers:
         kept["prefetch_factor"] = loader.prefetch_factor
     return DataLoader(loader.dataset, batch_sampler=batches, **kept)
 
 
-def _dealt(batches: Iterable[Any], part: int, parts: int) -> Iterator[Dealt]:
+def _dealt(batches: Iterable[Any], part: int, parts: int, handed: int) -> Iterator[Dealt]:
     """The batches of any iterable, which every rank reads whole."""
+    rest = _turns(batches, part, parts)
+    with undisturbed():  # what those batches draw, they drew before
+        for _ in islice(rest, handed):
+            pass
+    yield from rest
+
+
+def _turns(batches: Iterable[Any], part: int, parts: int) -> Iterator[Dealt]:
     left = iter(batches)
     while ours := list(islice(left, parts)):
         counts = [samples_in(batch) for batch in ours]
@@ -104,7 +130,7 @@ def samples_in(batch: object) -> int:
     """The length of the first thing in a batch that has one."""
     if isinstance(batch, torch.Tensor | np.ndarray):
         return len(batch) if batch.ndim else 1
-    if isinstance(batch, dict):
+    if isinstance(batch, Mapping):
         return samples_in(next(iter(batch.values()), 1))
     if isinstance(batch, list | tuple) and batch:
         return samples_in(batch[0])

@@ -10,10 +10,20 @@ from mpitrain.api.folder import Reserved
 from mpitrain.api.options import TrainOptions
 from mpitrain.checkpoint.files import CONFIG, sealed
 from mpitrain.config import Config, to_toml
+from mpitrain.errors import BadInput
 from mpitrain.files import Record, write_whole
 from mpitrain.flat import Array, parameters_sha256
 from mpitrain.monitoring.records import Metrics, summary_text
 from mpitrain.mpi import Transport, library
+
+#: What records say by themselves, and what a report reads otherwise than as a number of the user's.
+OWN = frozenset(
+    (
+        *("event", "step", "samples", "seconds", "epoch", "algorithm", "ranks", "workers", "mpi", "resumed", "version"),
+        *("samples_per_second", "bytes_sent", "bytes_received", "messages_sent", "parameters_sha256", "exit_reason"),
+        *("time", "merit", "staleness_histogram", "bytes_by_kind", "silent", "lost_ranks"),
+    )
+)
 
 
 class RunRecord(ExitStack):
@@ -38,7 +48,9 @@ class RunRecord(ExitStack):
             self._metrics.write("start", **told, **self._place())
 
     def write(self, values: Record, step: int, epoch: int) -> None:
-        """Record what the user tells."""
+        """Record what the user tells. Raises BadInput naming what records say by themselves."""
+        if taken := ", ".join(sorted(OWN & values.keys())):
+            raise BadInput(f"ranks.log: {taken}: in the run's own records; log it by another name")
         self._results |= values
         if self.folder is not None:
             event = "train" if set(values) <= {"train_loss"} else "evaluate"

@@ -176,6 +176,8 @@ def require_plain(module: torch.nn.Module, name: str) -> None:
     places: dict[int, str] = {}
     parameters, buffers = dict(module.named_parameters()), dict(module.named_buffers())
     for each, tensor in {**parameters, **buffers}.items():
+        if is_lazy(tensor):
+            raise BadInput(f"{name}: {each} has no shape yet; call the module once, which gives it one")
         if tensor.device.type != "cpu":
             raise BadInput(f"{name}: {each} lies on {tensor.device}; a module is built on the CPU")
         if each in parameters and tensor.dtype not in FLOATS:

@@ -42,6 +42,14 @@ def fill(tensor: torch.Tensor, array: Array) -> None:
     tensor.data = torch.empty_like(tensor.data).copy_(torch.from_numpy(array).reshape(tensor.shape))
 
 
+def unfold(module: torch.nn.Module) -> None:
+    """Give tensors that were expanded, and have one element for many, memory of their own: nothing can be written into
+    one."""
+    for tensor in (*module.parameters(), *module.buffers()):
+        if any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
+            fill(tensor, numbers(tensor))
+
+
 def of_one_kind(tensor: torch.Tensor, array: Array) -> bool:
     """Whether the array's values can be the tensor's: as many, and both complex, floating, or neither."""
     other = torch.from_numpy(array)

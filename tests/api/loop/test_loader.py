@@ -1,13 +1,24 @@
 """Batches shared out: each sample of an epoch once over all ranks, and as many batches on every rank."""
 
-from collections import Counter
+import random
+from collections import Counter, UserDict
+from itertools import islice
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
-from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, WeightedRandomSampler  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    BatchSampler,
+    DataLoader,
+    IterableDataset,
+    RandomSampler,
+    Sampler,
+    SequentialSampler,
+    WeightedRandomSampler,
+)
 
 from mpitrain.api.loop.loader import Dealt, shared  # noqa: E402
 from mpitrain.data.sampler import epoch_indices  # noqa: E402
@@ -26,6 +37,10 @@ def require_once(rounds: list[list[Dealt]], samples: list[int]) -> None:
     for together in zip(*rounds, strict=True):
         assert {each.together for each in together} == {sum(each.samples for each in together)}
         assert all(len(each.batch) == max(each.samples, 1) for each in together)
+
+
+def in_order(batches: list[list[int]]) -> list[int]:
+    return sorted(i for batch in batches for i in batch)
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 6), st.booleans())
@@ -82,3 +97,103 @@ def test_iterables(parts: int) -> None:
 def test_no_iterable() -> None:
     with pytest.raises(BadInput, match=r"ranks\.share: a int is no iterable"):
         dealt(7, 2)
+
+
+class Endless(Sampler):  # type: ignore[type-arg]
+    def __iter__(self):
+        while True:
+            yield from torch.randperm(10).tolist()
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sampler_without_an_end(workers: int) -> None:
+    """It is drawn from as its batches are asked for, alike on ranks that are seeded otherwise."""
+    loader = DataLoader(range(10), batch_size=2, sampler=Endless(), num_workers=workers)
+    rounds = []
+    for part in range(2):
+        torch.manual_seed(part)
+        rounds.append([each.batch.tolist() for each in islice(shared(loader, part, 2, 7, 0), 20)])
+        rest = shared(loader, part, 2, 7, 0, handed=7)
+        assert [each.batch.tolist() for each in islice(rest, 13)] == rounds[part][7:]
+    in_turn = [batch for together in zip(*rounds, strict=True) for batch in together]
+    for first in range(0, 40, 5):
+        assert in_order(in_turn[first : first + 5]) == list(range(10))
+
+
+class Lengthless(Sampler):  # type: ignore[type-arg]
+    def __iter__(self):
+        order = list(range(20))
+        random.shuffle(order)
+        return iter(order)
+
+
+class LengthlessBatches(Lengthless):
+    def __iter__(self):
+        order = list(super().__iter__())
+        return iter([order[k : k + 4] for k in range(0, 20, 4)])
+
+
+@pytest.mark.parametrize("keys", [{"sampler": Lengthless(), "batch_size": 4}, {"batch_sampler": LengthlessBatches()}])
+def test_a_sampler_without_a_length(keys: dict[str, Any]) -> None:
+    """Python's numbers, which it draws, are alike on all ranks, and others in each epoch."""
+    loader = DataLoader(range(20), **keys)
+    first, second = [[each.batch.tolist() for each in shared(loader, 0, 1, 7, epoch)] for epoch in (0, 1)]
+    assert in_order(first) == in_order(second) == list(range(20)) and first != second
+    random.seed(5)
+    assert [each.batch.tolist() for each in shared(loader, 0, 1, 7, 0)] == first
+
+
+DATA = range(20)
+
+
+class Shifted(DataLoader):  # type: ignore[type-arg]
+    def __iter__(self):
+        for batch in super().__iter__():
+            yield batch + 1000
+
+
+class ShiftedWithin(DataLoader):  # type: ignore[type-arg]
+    """As loaders of graphs do it."""
+
+    def _get_iterator(self):
+        return iter([batch + 1000 for batch in super()._get_iterator()])
+
+
+@pytest.mark.parametrize(
+    ("loader", "samples"),
+    [
+        (DataLoader(DATA, 4, sampler=RandomSampler(DATA, num_samples=8)), 8),
+        (DataLoader(DATA, 4, sampler=RandomSampler(DATA, num_samples=40)), 40),
+        (DataLoader(DATA, 4, sampler=SequentialSampler(range(7))), 7),
+        (Shifted(DATA, 4, shuffle=True), 20),
+        (ShiftedWithin(DATA, 4, shuffle=True), 20),
+        (DataLoader(DATA, None, shuffle=True), 20),
+        (DataLoader(torch.arange(20), None, sampler=BatchSampler(RandomSampler(DATA), 4, False)), 20),
+    ],
+)
+def test_what_no_other_loader_stands_for(loader: "DataLoader[Any]", samples: int) -> None:
+    """Its own sampler, batches or samples are taken, alike on ranks that are seeded otherwise; on from anywhere."""
+    rounds = []
+    for part in range(2):
+        torch.manual_seed(part)
+        rounds.append(list(shared(loader, part, 2, 7, 0)))
+        rest = list(shared(loader, part, 2, 7, 0, handed=1))
+        assert [str(each) for each in rest] == [str(each) for each in rounds[part][1:]]
+    own = [torch.as_tensor(each.batch).reshape(-1).tolist() for of_rank in rounds for each in of_rank if each.samples]
+    shift = 1000 * isinstance(loader, Shifted | ShiftedWithin)
+    expected = {40: [*DATA, *DATA], 20: DATA, 7: range(7)}.get(samples)
+    assert len(in_order(own)) == samples
+    assert expected is None or in_order(own) == sorted(i + shift for i in expected)
+
+
+def test_with_replacement() -> None:
+    """Some samples come more than once, as they do without ranks."""
+    rounds = dealt(DataLoader(DATA, 4, sampler=RandomSampler(DATA, replacement=True)), 2)
+    drawn = Counter(int(i) for of_rank in rounds for each in of_rank if each.samples for i in each.batch)
+    assert sum(drawn.values()) == 20 and max(drawn.values()) > 1
+
+
+def test_samples_of_any_mapping() -> None:
+    """As tokenizers give it: not its keys are counted."""
+    of_rank = dealt([UserDict(tokens=torch.zeros(8, 3), length=3)], 1)[0]
+    assert [each.samples for each in of_rank] == [8]

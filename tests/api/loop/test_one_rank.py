@@ -17,6 +17,7 @@ import mpitrain  # noqa: E402
 from mpitrain.__main__ import main  # noqa: E402
 from mpitrain.api.loop.module import FlatModule  # noqa: E402
 from mpitrain.errors import BadInput  # noqa: E402
+from mpitrain.report.records import NUMBER, TYPES  # noqa: E402
 
 ALGORITHMS = ["allreduce", "block-momentum", "easgd", "easgd-sync", "sparse-delta"]
 
@@ -72,6 +73,7 @@ def test_other_models_and_optimizers() -> None:
         (model, sgd(other), "optimizer: has a parameter that is not the model's"),
         (copy.deepcopy(model).half(), None, "model: weight is float16, not float32"),
         (copy.deepcopy(model).requires_grad_(False), None, "model: has no parameter to train"),
+        (nn.Sequential(nn.LazyLinear(3)), None, "model: 0.weight has no shape yet; call the module once"),
         (nn.EmbeddingBag(5, 2, sparse=True), None, "sparse gradients"),
         (3, sgd(model), "model: a int, not a torch.nn.Module"),
         (model, 3, "optimizer: a int, not a torch.optim.Optimizer"),
@@ -79,6 +81,25 @@ def test_other_models_and_optimizers() -> None:
         optimizer = sgd(given) if optimizer is None else optimizer
         with pytest.raises(BadInput, match=line), mpitrain.distribute(given, optimizer, "allreduce"):
             pass
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"algorithm": 3}, "algorithm = 3: unknown; known: allreduce, "),
+        ({"algorithm": ["easgd"]}, r"algorithm = \['easgd'\]: unknown"),
+        ({"seed": -1}, "seed = -1: expected a whole number"),
+        ({"seed": 1.5}, "seed = 1.5: expected a whole number"),
+        ({"out": 3}, "out = 3: expected the path of a folder"),
+        ({"deadline": -1}, "deadline = -1: expected seconds"),
+        ({"deadline": float("nan")}, "deadline = nan: expected seconds"),
+        ({"deadline": None}, "deadline = None: expected seconds"),
+    ],
+)
+def test_arguments_of_another_kind(arguments: dict[str, Any], line: str) -> None:
+    model = nn.Linear(2, 2)
+    with pytest.raises(BadInput, match=line), mpitrain.distribute(model, sgd(model), **arguments):
+        pass
 
 
 def test_two_at_once_and_one_after_the_other() -> None:
@@ -251,6 +272,18 @@ def test_tied_and_frozen_parameters(algorithm: str) -> None:
     assert nn.functional.cross_entropy(model(tokens), tokens).item() < 0.8 * first
 
 
+def test_an_expanded_buffer() -> None:
+    """One element stands for many, into which nothing can be copied; a frozen parameter may be one, too."""
+    model = nn.Linear(4, 2)
+    model.register_buffer("mask", torch.arange(4.0).expand(2, 4))
+    model.register_parameter("scale", nn.Parameter(torch.ones(1).expand(3), requires_grad=False))
+    with mpitrain.distribute(model, sgd(model), "allreduce") as ranks:
+        ranks.save("kept")
+        model.mask.zero_()
+        ranks.load("kept")
+    assert model.mask.tolist() == [[0, 1, 2, 3]] * 2 and model.scale.tolist() == [1, 1, 1]
+
+
 def test_its_run_folder_is_one_of_the_report(capsys: pytest.CaptureFixture[str]) -> None:
     model = nn.Linear(2, 1)
     optimizer = sgd(model)
@@ -268,6 +301,21 @@ def test_its_run_folder_is_one_of_the_report(capsys: pytest.CaptureFixture[str])
     assert json.loads(Path("mine/summary.json").read_text())["exit_reason"] == "finished"
     assert main(["report", "mine", "--out", "page.html"]) == 0, capsys.readouterr().err
     assert "25" in Path("page.html").read_text()
+
+
+def test_names_of_the_records_own() -> None:
+    """Are refused, with those that a report takes for something else; figures of its own are the user's to give."""
+    model = nn.Linear(2, 1)
+    with mpitrain.distribute(model, sgd(model), "allreduce", out="mine") as ranks:
+        ranks.log(gradient_norm=2.0)
+    records = [json.loads(line) for line in Path("mine/metrics.jsonl").read_text().splitlines()]
+    own = {name for record in records for name in record} - {"gradient_norm"}
+    for name in own | {name for name, (kind, _) in TYPES.items() if kind is not NUMBER[0]}:
+        with (
+            pytest.raises(BadInput, match=f"ranks.log: {name}: in the run's own records"),
+            mpitrain.distribute(model, sgd(model), "allreduce") as ranks,
+        ):
+            ranks.log(test_error=0.5, **{name: 7})
 
 
 def test_the_example_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
