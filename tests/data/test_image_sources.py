@@ -335,6 +335,15 @@ def test_a_class_with_few_pictures_is_named(tmp_path: Path, capsys: pytest.Captu
         assert f"train, samples by class: a: 8, b: 8, c: 1\n{few}\n" in shown
 
 
+def test_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As bytes of another encoding: of the source, and of a file that is left out."""
+    source = tmp_path / "in\udcff"
+    _pictures(source / "a", 2)
+    (source / "a" / "notes\udcff.txt").write_text("")
+    train = imported(tmp_path / "out", lambda: picture_folders.plan(source, Look(), Split()))["train"]
+    assert train["source"] == "pictures of in\\udcff" and "a/notes\\udcff.txt" in capsys.readouterr().out
+
+
 def test_classes_whose_names_would_become_one_are_refused(tmp_path: Path) -> None:
     for name in ("a b", "a_b"):
         _pictures(tmp_path / "in" / name, 1)

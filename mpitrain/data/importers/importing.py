@@ -27,7 +27,7 @@ from mpitrain.data.normalising import MOMENTS, STATISTICS, statistics
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import PREPARATION, publish, set_attributes
 from mpitrain.data.validation import Attributes, Value, validate_range
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, printable
 from mpitrain.files import Version, writing
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, by_all_ranks
@@ -97,7 +97,7 @@ class Importing:
         self.console.print(table)
         lines = [line for part, shards in found.items() for line in lines_of_classes(part, shards)]
         for line in (*lines, *plan.notes, f"{plan.attributes['source']}, {time.monotonic() - began:.1f} s"):
-            self.console.print(line, soft_wrap=True, markup=False)
+            self.console.print(printable(line), soft_wrap=True, markup=False)
         return 0
 
     def _tell_broken(self, plan: CorpusPlan, broken: list[str]) -> None:

@@ -20,7 +20,7 @@ from mpitrain.data.normalising import moments
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import NAMES, provisional_name, shard_name, write_shard
 from mpitrain.data.validation import CLASSES, INPUTS, Value
-from mpitrain.errors import BadInput, naming
+from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import Record, Version, regular_status, version_of
 from mpitrain.flat import Array, share
 from mpitrain.start import Subparsers, option
@@ -58,7 +58,7 @@ class CorpusPlan(Generic[Source]):
     @staticmethod
     def described(source: str, classes: int | None, names: Iterable[str] = ()) -> dict[str, Value]:
         """The attributes of all shards: where they are from, and the number of classes and their names, if known."""
-        every = {"source": source, "classes": classes, NAMES: " ".join(names)}
+        every = {"source": printable(source), "classes": classes, NAMES: " ".join(names)}
         return {name: value for name, value in every.items() if value}
 
     def versions(self) -> dict[Path, Version]:
