@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +30,7 @@ from mpitrain.data.shards import PREPARATION, publish, set_attributes
 from mpitrain.data.validation import Attributes, Value, validate_range
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import Version, writing
+from mpitrain.files.claim import claimed
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, by_all_ranks
 from mpitrain.signals import Stop
@@ -65,16 +67,18 @@ class Importing:
         Raises BadInput naming the source, or the folder that holds other shards.
         """
         try:
-            return self._run(planning)
+            with ExitStack() as claim:
+                return self._run(planning, claim)
         except KeyboardInterrupt:
             self.console.print("the same command goes on from here")
             return 130
 
-    def _run(self, planning: Callable[[], CorpusPlan]) -> int:
+    def _run(self, planning: Callable[[], CorpusPlan], claim: ExitStack) -> int:
         began = time.monotonic()
         with processes(self.jobs, "mpitrain.data.importers.plan") as executor:
             plan = self._agreed(planning, "the plan")
             versions = self._agreed(plan.versions, "the look at the source")
+            self._agreed(lambda: self._claim(claim), "the folder")
             tasks = plan.tasks(self.folder, self._digests(versions, executor), versions)
             missing = self._agreed(lambda: self._missing(tasks), "the look at the folder")
             if missing:
@@ -119,10 +123,15 @@ class Importing:
             digests[rank :: self.transport.size] = texts.split()
         return digests
 
-    def _missing(self, tasks: list[Task]) -> list[Task]:
-        """The tasks whose shards do not exist yet."""
+    def _claim(self, claim: ExitStack) -> None:
+        """Make the folder; rank 0 keeps other imports out of it. Raises BadInput naming it."""
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+        if self.transport.rank == 0:
+            claim.enter_context(claimed(self.folder))
+
+    def _missing(self, tasks: list[Task]) -> list[Task]:
+        """The tasks whose shards do not exist yet."""
         wanted = {task.final: task for task in tasks}
         for path in self.folder.glob("[!.]*.h5"):
             if path not in wanted or not wanted[path].done(path):

@@ -32,6 +32,7 @@ from mpitrain.data.validation import Attributes
 from mpitrain.data.writer import LIMIT, ShardWriter
 from mpitrain.errors import BadInput
 from mpitrain.files import writing
+from mpitrain.files.claim import claimed
 from mpitrain.flat import Array
 
 HELD_OUT = 0.1, 0.5  # length of each other part as a fraction of the training hours, and at most in hours
@@ -64,9 +65,9 @@ def prepare_speech(
         utterance(recipe, "dev", 0)  # reports anything that is missing, in one line
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.glob("[!.]*.h5")):
-            raise BadInput(f"{folder}: already holds shards; delete them to start over")
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
+        with claimed(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
+            if any(folder.glob("[!.]*.h5")):
+                raise BadInput(f"{folder}: already holds shards; delete them to start over")
             numbers: dict[PhoneState, int] = {}
             spoken = {part: SpokenPart(Path(scratch) / part, recipe.dims, numbers) for part in PARTS}
             with Progress(console=console, transient=True) as bars, unbroken():
