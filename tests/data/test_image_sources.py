@@ -323,6 +323,17 @@ def test_all_broken_pictures_are_listed_and_can_be_left_out(
     assert list(made.values()) == [path.stat().st_ino for path in out.iterdir()]
 
 
+def test_any_number_of_broken_pictures_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Here of 80,000 bytes in one shard."""
+    source = tmp_path / "in"
+    _pictures(source / "a", 2)
+    for number in range(400):
+        (source / "a" / f"{number:0200d}.png").touch()
+    refused(tmp_path / "out", lambda: picture_folders.plan(source, Look(), Split()), "(and 399 more, named", capsys)
+    imported(tmp_path / "out", lambda: picture_folders.plan(source, Look(), Split(), skip_broken=True))
+    assert capsys.readouterr().out.count(".png: is empty\n") == 400
+
+
 def test_a_class_with_few_pictures_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of 8, 8 and 1 the median is 8, a quarter of it 2; `check` says the same as the import."""
     for name, count in (("a", 8), ("b", 8), ("c", 1)):

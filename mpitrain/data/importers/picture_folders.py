@@ -20,7 +20,6 @@ from mpitrain.start import Subparsers, option
 PARTS = {"train": "train", "val": "dev", "valid": "dev", "validation": "dev", "dev": "dev", "test": "test"}
 
 NAMED = 5  # files that a note names
-MOST_SAID = 60_000  # bytes, of what a shard keeps of the files that it leaves out
 
 
 class Look(NamedTuple):
@@ -193,6 +192,5 @@ def _shard(folder: Path, look: Look, shape: tuple[int, ...], chunk: PictureChunk
         targets.append(target)
     if not targets:
         raise BadInput(f"{broken[0]}; nor can any other picture of a shard be read, of {len(broken)}")
-    left = "\n".join(broken).encode()[:MOST_SAID].decode(errors="ignore")
     found = {"images": images[: len(targets)], "targets": np.array(targets, np.int32)}
-    return {**found, LEFT_OUT: left} if broken else found
+    return {**found, LEFT_OUT: "\n".join(broken)} if broken else found

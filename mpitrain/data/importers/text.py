@@ -59,12 +59,13 @@ def plan(files: list[Path], shares: dict[str, float], tokenizer: Path | None = N
     if tokenizer is not None:
         classes = max(_tokenizer(tokenizer).get_vocab().values()) + 1
         how = f"{tokenizer.name} {xxhash.xxh3_64_hexdigest(tokenizer.read_bytes())}"
-    documents = [TextPiece(str(path), 0, found.size) for path, found in versions(files).items() if found.size]
+    every = versions(files)
+    documents = [TextPiece(str(path), 0, found.size) for path, found in every.items() if found.size]
     if not documents:
         raise BadInput("prepare text: no file of text")
     documents = [documents[place] for place in stream(seed, "order of texts").permutation(len(documents))]
     chunks = {part: list(_chunks(pieces)) for part, pieces in _divided(documents, shares).items()}
-    left = len(files) - len(documents)
+    left = len(every) - len(documents)
     attributes = CorpusPlan.described(f"{some(len(documents), 'document')} of text", classes)
     of_chunk, make = partial(_sources, tokenizer), partial(_shard, tokenizer)
     notes = (f"left out {some(left, 'empty file')}",) if left else ()
