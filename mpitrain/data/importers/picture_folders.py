@@ -10,8 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.importers.pictures import load_picture, suffixes
-from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, add_source, shard_slices
+from mpitrain.data.importers.plan import CorpusPlan, add_source, shard_slices
 from mpitrain.data.importers.walking import files_below, folders_in
+from mpitrain.data.validation import LEFT_OUT
 from mpitrain.errors import BadInput, printable, some
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
@@ -190,7 +191,5 @@ def _shard(folder: Path, look: Look, shape: tuple[int, ...], chunk: PictureChunk
             )
         images[len(targets)] = pixels
         targets.append(target)
-    if not targets:
-        raise BadInput(f"{broken[0]}; nor can any other picture of a shard be read, of {len(broken)}")
     found = {"images": images[: len(targets)], "targets": np.array(targets, np.int32)}
     return {**found, LEFT_OUT: "\n".join(broken)} if broken else found

@@ -19,7 +19,7 @@ import xxhash
 from mpitrain.data.normalising import moments
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import NAMES, provisional_name, shard_name, write_shard
-from mpitrain.data.validation import CLASSES, INPUTS, Value
+from mpitrain.data.validation import CLASSES, INPUTS, LEFT_OUT, Value
 from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import Record, Version, regular_status, version_of
 from mpitrain.flat import Array, share
@@ -28,7 +28,6 @@ from mpitrain.start import Subparsers, option
 SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard
 PIECES = 32  # shards per part, unless they would become too small or too large
 PORTION = 1 << 26  # bytes that a process digests at a time
-LEFT_OUT = "left_out"  # attribute of a shard: the files that it lacks because they cannot be read, and why, in lines
 
 Source = TypeVar("Source")  #: the source of a shard
 
