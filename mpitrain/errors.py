@@ -118,12 +118,13 @@ def naming(what: object, *kinds: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def blaming(name: object, what: str) -> Iterator[None]:
-    """Turn an exception of the user's code into BadInput: `name`, `what` failed, and the last line of that code."""
+    """Turn an exception of the user's code, sys.exit included, into BadInput: `name`, `what` failed, and the last line
+    of that code."""
     try:
         yield
     except BadInput:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if not _is_library(f.filename)]
         where = f" ({frames[-1].filename}, line {frames[-1].lineno})" if frames else ""
         raise BadInput(f"{name}: {what}: {type(error).__name__}: {first_line(error)}{where}") from error

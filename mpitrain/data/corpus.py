@@ -68,6 +68,8 @@ class Corpus:
             self.attributes = {**own, **statistics}
         self.targets = np.concatenate([file.targets for file in files])
         self.samples = len(self.targets)
+        if not self.samples and self.kind != "tokens":
+            raise BadInput(f"{path}: part {part} has no samples")
         frames = [np.diff(file.small["utterances"]) for file in files] if self.kind == "frames" else None
         self.utterances = None if frames is None else np.cumsum(np.concatenate([[0], *frames]))
         self.keys = [key.decode() for file in files for key in file.small.get("keys", ())] or None

@@ -98,6 +98,8 @@ class Rows:
             if start >= high:
                 break
             begin, end = max(low, start), min(high, int(self._starts[number + 1]))
+            if begin == end:
+                continue  # a shard without samples
             own = rows[begin - low : end - low]
             self._files[number].read_rows(begin - start, end - start, own)
             self._files[number].validate(own)

@@ -150,7 +150,9 @@ def _write_array(file: h5py.File, name: str, array: Array, compress: bool) -> No
     first = array[:rows].tobytes()
     pays = compress and len(zlib.compress(first, 4)) <= PAYS * len(first)
     filters = {"compression": "gzip", "compression_opts": 4, "shuffle": array.itemsize > 1} if pays else {}
-    file.create_dataset(name, data=array, chunks=(rows, *array.shape[1:]), fletcher32=True, **filters)
+    most = None if len(array) else (None, *array.shape[1:])  # a fixed length of 0 may not have chunks
+    chunks = (rows, *array.shape[1:])
+    file.create_dataset(name, data=array, chunks=chunks, maxshape=most, fletcher32=True, **filters)
 
 
 def _write_attribute(file: h5py.File, name: str, value: Value) -> None:

@@ -26,6 +26,7 @@ KINDS: dict[str, dict[str, tuple[str, int]]] = {
     "images": {"images": ("uint8", 4), "targets": ("int32", 1)},
     "tokens": {"tokens": ("uint16 or uint32", 1), "documents": ("int64", 1), "bytes": ("int64", 1)},
 }
+LEFT_OUT = "left_out"  #: attribute: the files that a shard lacks because they cannot be read, and why, in lines
 INPUTS = {kind: next(iter(arrays)) for kind, arrays in KINDS.items()}
 OPTIONAL = {"speakers", "keys", "bytes"}
 CLASSES = 1 << 24  #: most classes of a corpus
@@ -43,6 +44,8 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Att
     inputs = arrays[INPUTS[kind]]
     _validate_attributes(path, inputs.shape[-1], attributes)
     if not len(inputs):
+        if LEFT_OUT in attributes:
+            return  # none of its pictures could be read
         raise BadInput(f"{path}: no samples")
     if kind == "tokens":
         _validate_documents(path, len(inputs), arrays["documents"], arrays.get("bytes"))

@@ -55,13 +55,18 @@ class ShardWriter:
         document (tokens uint16 or uint32 [n]), which has none.
 
         `speaker` is the number of an utterance's speaker, `key` the utterance's name, which `predict` writes with its
-        posteriors. Each is given for all utterances of a part or for none. Raises BadInput if given for images.
+        posteriors. Each is given for all utterances of a part or for none. Raises BadInput if given for images, and
+        for targets of another number. The arrays are copied, so that their memory may be filled anew.
         """
         if self._kind != "frames" and (speaker, key) != (None, None):
             raise BadInput(f"{self._folder}: part {self._part}: {self._kind} have no speakers or keys")
         if (targets is None) != (self._kind == "tokens"):
             wanted = "no targets" if self._kind == "tokens" else "targets"
             raise BadInput(f"{self._folder}: part {self._part}: {self._kind} have {wanted}")
+        inputs, targets = np.array(inputs), None if targets is None else np.array(targets)
+        if targets is not None and inputs.shape[:1] != targets.shape[:1]:
+            shapes = f"{list(inputs.shape)} with targets {list(targets.shape)}"
+            raise BadInput(f"{self._folder}: part {self._part}: {self._kind} {shapes}, which differ in their number")
         if self._bytes and self._bytes + inputs.nbytes > self._limit:
             self._write()
         self._added.append((inputs, targets, speaker, key))

@@ -36,7 +36,10 @@ def version_of(status: os.stat_result) -> Version:
 @contextmanager
 def replacing(*paths: Path) -> Iterator[list[Path]]:
     """Temporary paths in one folder, which are renamed to `paths`, in that order, unless an exception is raised; both
-    contents and names are synced to the disk."""
+    contents and names are synced to the disk. Raises OSError where a device, a pipe or a folder is in the place."""
+    for path in paths:
+        if path.exists() and not path.is_file():
+            raise OSError(f"{path.name} is not a regular file")
     temporary = [path.with_name(f".writing-{os.getpid()}-{path.name}") for path in paths]
     try:
         yield temporary

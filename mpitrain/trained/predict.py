@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from mpitrain.data.corpus import Corpus
-from mpitrain.data.shards import class_names
-from mpitrain.errors import printable
+from mpitrain.data.shards import class_names, folder_parts
+from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array, blocks
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport
@@ -34,7 +34,9 @@ def predict(options: argparse.Namespace) -> int:
 def _predict(transport: Transport, options: argparse.Namespace) -> int:
     def prepare(model: TrainedModel) -> tuple[Corpus, Array | None]:
         model.require_rows("predict")
-        part = options.part or next(iter(held_out(model.shards(options.data).parts())), "train")
+        shards = model.shards(options.data)
+        _require_apart(options.out, shards.path)
+        part = options.part or next(iter(held_out(shards.parts())), "train")
         corpus = model.open(options.data, part, memory_limit=0)  # read once, sequentially
         return corpus, priors_of(model, options)
 
@@ -52,6 +54,13 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
             list(rows)  # which are none here
     transport.barrier("the end")
     return 0
+
+
+def _require_apart(out: Path, folder: Path) -> None:
+    """Raise BadInput if the file to write is a shard of the folder that is read."""
+    shards = {path.name for paths in folder_parts(folder).values() for path in paths}
+    if out.name in shards and out.exists() and out.samefile(folder / out.name):
+        raise BadInput(f"{out}: is a shard of the data that are read")
 
 
 def content(model: TrainedModel, corpus: Corpus, options: argparse.Namespace) -> Content:

@@ -20,6 +20,7 @@ from mpitrain.files import replacing, writing
 from mpitrain.flat import Array
 
 CHUNK = 1 << 20  # bytes
+BESIDE = 1 << 20  # bytes that a file may take beside its rows
 
 
 @dataclass(frozen=True)
@@ -55,9 +56,9 @@ def open_writer(path: Path, content: Content) -> Iterator[Write]:
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        free, wanted = shutil.disk_usage(path.parent).free, 4 * content.shape[0] * content.shape[1]
-        if free < wanted + (1 << 20):
-            raise BadInput(f"{path}: needs {wanted} bytes, the disk has {free} left")
+        free, wanted = shutil.disk_usage(path.parent).free, 4 * content.shape[0] * content.shape[1] + BESIDE
+        if free < wanted:
+            raise BadInput(f"{path}: needs up to {wanted:,} bytes, the disk has {free:,} left")
         with WRITERS[path.suffix](path, content) as write:
             yield write
 

@@ -20,6 +20,7 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.data.importers import arrays, cifar, mnist, picture_folders
 from mpitrain.data.importers.arrays import Names
 from mpitrain.data.importers.picture_folders import Look, Split
+from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
 
 from .alone import imported, refused
@@ -323,6 +324,53 @@ def test_all_broken_pictures_are_listed_and_can_be_left_out(
     assert list(made.values()) == [path.stat().st_ino for path in out.iterdir()]
 
 
+def test_any_number_of_broken_pictures_is_listed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Here of 80,000 bytes in one shard."""
+    source = tmp_path / "in"
+    _pictures(source / "a", 2)
+    for number in range(400):
+        (source / "a" / f"{number:0200d}.png").touch()
+    refused(tmp_path / "out", lambda: picture_folders.plan(source, Look(), Split()), "(and 399 more, named", capsys)
+    imported(tmp_path / "out", lambda: picture_folders.plan(source, Look(), Split(), skip_broken=True))
+    assert capsys.readouterr().out.count(".png: is empty\n") == 400
+
+
+def test_a_shard_may_lose_all_its_pictures(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Large ones have one each: what remains is what the others hold, read from memory, from disk, or partly."""
+    source = tmp_path / "in"
+    for name in ("train", "dev"):
+        _pictures(source / name / "a", 6, (600, 600, 3))
+        for number in (0, 3):
+            (source / name / "a" / f"{number:03d}.png").write_bytes(b"")
+    refused(tmp_path / "no", lambda: picture_folders.plan(source, Look(), Split()), "(and 3 more, named", capsys)
+    found = imported(tmp_path / "out", lambda: picture_folders.plan(source, Look(), Split(), skip_broken=True))
+    check(tmp_path / "out")
+    assert "train  6 of 6  4 " in capsys.readouterr().out
+    for part in ("train", "dev"):
+        wanted = found[part]["images"]
+        assert len(wanted) == 4
+        for limit in (0, 1 << 21, 1 << 30):
+            corpus = Corpus(tmp_path / "out", part, memory_limit=limit, normalise="none", hold=False)
+            corpus.hold(partly=True)
+            batch = corpus.gather(np.arange(4)[::-1], corpus.form.room(4, "float32"))
+            assert np.array_equal(batch.inputs.reshape(wanted.shape), wanted[::-1])
+    empty = min(folder_parts(tmp_path / "out")["dev"], key=lambda path: path.stat().st_size)
+    (tmp_path / "alone").mkdir()
+    empty.rename(tmp_path / "alone" / "dev-00000-of-00001.h5")
+    with pytest.raises(BadInput, match="alone: part dev has no samples"):
+        Corpus(tmp_path / "alone", "dev")
+
+
+def test_a_part_of_broken_pictures_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for name in ("train", "dev"):
+        _pictures(tmp_path / "in" / name / "a", 2)
+    for path in (tmp_path / "in/dev").rglob("*.png"):
+        path.write_bytes(b"")
+    plan = lambda skip: picture_folders.plan(tmp_path / "in", Look(4), Split(), skip)  # noqa: E731
+    refused(tmp_path / "out", lambda: plan(False), "--skip-broken leaves such files out", capsys)
+    refused(tmp_path / "out", lambda: plan(True), "pictures of in: no file of part dev can be read", capsys)
+
+
 def test_a_class_with_few_pictures_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Of 8, 8 and 1 the median is 8, a quarter of it 2; `check` says the same as the import."""
     for name, count in (("a", 8), ("b", 8), ("c", 1)):
@@ -333,6 +381,15 @@ def test_a_class_with_few_pictures_is_named(tmp_path: Path, capsys: pytest.Captu
     few = "warning: train: less than a quarter of the median of 8 samples a class: c: 1"
     for shown in (first, capsys.readouterr().out):
         assert f"train, samples by class: a: 8, b: 8, c: 1\n{few}\n" in shown
+
+
+def test_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As bytes of another encoding: of the source, and of a file that is left out."""
+    source = tmp_path / "in\udcff"
+    _pictures(source / "a", 2)
+    (source / "a" / "notes\udcff.txt").write_text("")
+    train = imported(tmp_path / "out", lambda: picture_folders.plan(source, Look(), Split()))["train"]
+    assert train["source"] == "pictures of in\\udcff" and "a/notes\\udcff.txt" in capsys.readouterr().out
 
 
 def test_classes_whose_names_would_become_one_are_refused(tmp_path: Path) -> None:

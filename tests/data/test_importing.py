@@ -17,8 +17,9 @@ from mpitrain.data.importers.importing import Importing
 from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, shard_slices
 from mpitrain.data.normalising import moments, statistics
 from mpitrain.errors import BadInput
+from mpitrain.files.claim import claimed
 
-from .alone import Alone, imported, read
+from .alone import Alone, imported, read, refused
 
 COUNTS = {"train": 4, "test": 2}
 
@@ -96,6 +97,19 @@ def test_what_another_import_left_is_not_taken(tmp_path: Path) -> None:
         BadInput, match=r"already holds shards of another corpus, of another split or of .*such as t.*another folder"
     ):
         imported(tmp_path, lambda: _plan([], source="others"))
+
+
+def test_a_folder_belongs_to_one_import_at_a_time(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two would take each other's provisional shards for their own."""
+    calls: list[int] = []
+    with claimed(tmp_path):
+        refused(tmp_path, lambda: _plan(calls), f"{tmp_path}: another process is preparing shards in it", capsys)
+    assert not calls
+    imported(tmp_path, lambda: _plan(calls))
+    assert len(calls) == 6
+    with pytest.raises(BadInput, match="spoilt"):
+        imported(tmp_path / "other", lambda: _plan([], [3]))
+    imported(tmp_path / "other", lambda: _plan([]))
 
 
 def test_unlike_inputs_are_refused(tmp_path: Path) -> None:

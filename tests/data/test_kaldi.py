@@ -293,6 +293,17 @@ def test_speakers_that_cannot_be_split_off(
     refused(tmp_path / "out", lambda: _plan(tmp_path, dev=tmp_path / "data"), "s0-u0 is in train and in dev", capsys)
 
 
+def test_speakers_that_nobody_names_have_no_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Neither without the file nor where it lacks an utterance."""
+    _corpus(tmp_path)
+    speakers = tmp_path / "data" / "utt2spk"
+    speakers.write_text("\n".join(speakers.read_text().splitlines()[1:]))
+    line = f"--cmvn speaker: who speaks s0-u0? {speakers} does not say"
+    refused(tmp_path / "out", lambda: _plan(tmp_path, KaldiOptions("speaker")), line, capsys)
+    speakers.unlink()
+    refused(tmp_path / "out", lambda: _plan(tmp_path, KaldiOptions("speaker")), line, capsys)
+
+
 def test_the_command_under_mpirun(launch: Callable[..., Any], tmp_path: Path) -> None:
     """One rank and two make the same shards; bad input is one line and status 2."""
     corpus = _corpus(tmp_path, 12, 40)

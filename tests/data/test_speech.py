@@ -94,6 +94,15 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     return folders
 
 
+@pytest.mark.parametrize("noise", [float("nan"), -5000.0, 101.0])
+def test_noise_beyond_all_measure(tmp_path: Path, noise: float) -> None:
+    pytest.importorskip("espeakng_loader", reason="extra speech is not installed")
+    from mpitrain.data.importers.speech import prepare_speech
+
+    with pytest.raises(BadInput, match=f"^--noise {noise:g}: expected between -100 and 100 dB$"):
+        prepare_speech(tmp_path, SpeechRecipe(noise=noise), hours=0.003)
+
+
 def test_the_number_of_processes_changes_nothing(speech: list[Path]) -> None:
     one, two = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in speech)
     assert one.keys() == two.keys() and len(one) > 4

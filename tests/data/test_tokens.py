@@ -140,7 +140,9 @@ def test_whole_texts_are_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[
     (folder / "empty.py").touch()
     command = ["prepare", "text", "--ending", ".py", "--dev", "0.2", str(tmp_path / "texts"), str(tmp_path / "out")]
     assert main(command) == 0 and main(command) == 0
-    assert "left out 1 empty file" in capsys.readouterr().out
+    assert "left out 1 empty file\n" in capsys.readouterr().out
+    assert main([*command[:-1], str(folder), str(tmp_path / "twice")]) == 0  # each file once, and one of them empty
+    assert "left out 1 empty file\n" in capsys.readouterr().out
     found = stored(tmp_path / "out")
     for text in texts:
         assert sum(text in part for part in found.values()) == 1

@@ -115,6 +115,16 @@ def test_names_of_folders_tell_recordings_apart(tmp_path: Path, capsys: pytest.C
     assert part["targets"].tolist() == [1] * 18 + [0] * 18 and part["class_names"] == "x y"
 
 
+def test_links_to_folders_and_to_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _corpus(tmp_path)
+    (tmp_path / "audio" / "more").rename(tmp_path / "far")
+    (tmp_path / "audio" / "linked").symlink_to("../far")
+    assert len(imported(tmp_path / "out", lambda: _frames(tmp_path))["train"]["keys"]) == 6
+    (tmp_path / "audio" / "s2-u0.WAV").unlink()
+    (tmp_path / "audio" / "s2-u0.WAV").symlink_to("nowhere")
+    refused(tmp_path / "other", lambda: _frames(tmp_path), "audio/s2-u0.WAV: No such file", capsys)
+
+
 def test_a_list_and_speakers_make_parts(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     signals = _corpus(tmp_path)
     (tmp_path / "utt2spk").write_text((tmp_path / "audio" / "utt2spk").read_text())

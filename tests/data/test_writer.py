@@ -180,6 +180,25 @@ def test_a_complete_part_stays_what_it_is(tmp_path: Path) -> None:
         assert before == {path: (path.read_bytes(), path.stat().st_mtime_ns) for path in tmp_path.glob("[!.]*")}
 
 
+def test_memory_that_is_filled_anew_is_copied(tmp_path: Path) -> None:
+    writer, features, targets = _writer(tmp_path), np.empty((2, 2), np.float32), np.empty(2, np.int32)
+    for number in range(4):
+        features[:], targets[:] = number, number
+        writer.add(features, targets)
+    writer.finish()
+    assert Corpus(tmp_path, "train").targets.tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert read_shard(folder_parts(tmp_path)["train"][0]).arrays["features"][:, 0].tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_each_utterance_has_as_many_targets_as_frames(tmp_path: Path) -> None:
+    """Also where the next one would make up for it."""
+    writer = _writer(tmp_path)
+    with pytest.raises(BadInput, match=r"part train: frames \[5, 2\] with targets \[4\], which differ in their number"):
+        writer.add(np.zeros((5, 2), np.float32), np.zeros(4, np.int32))
+    writer.add(np.zeros((4, 2), np.float32), np.zeros(4, np.int32))
+    assert writer.finish() == 1
+
+
 def _finish(writer: ShardWriter, utterances: list[np.ndarray]) -> None:
     _add(writer, utterances)
     writer.finish()

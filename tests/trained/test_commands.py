@@ -211,6 +211,7 @@ BAD: dict[str, tuple[str, str]] = {
     "unknown format": ("export run --format tflite", "--format tflite: unknown; known: safetensors, onnx, npz"),
     "opset of npz": ("export run --format npz --opset 17", "--opset: only for --format onnx"),
     "values of npz": ("export run --format npz --output log-posteriors", "--output log-posteriors: only for"),
+    "a shard of the data": ("predict run data data/test-00000-of-00001.h5", "of-00001.h5: is a shard of the data that"),
     "folder as a file": ("export run --format npz --out data", "data: is a folder"),
 }
 

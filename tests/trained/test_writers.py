@@ -1,6 +1,7 @@
 """Files of predictions, read back by other means than those that wrote them."""
 
 import json
+import os
 from pathlib import Path
 
 import h5py
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from mpitrain.errors import BadInput
+from mpitrain.files import write_whole
 from mpitrain.trained.writers import WRITERS, Content, open_writer, require_known
 
 ROWS = np.arange(18, dtype=np.float32).reshape(6, 3) / 7
@@ -74,6 +76,18 @@ def test_a_file_is_whole_or_as_it_was(tmp_path: Path, suffix: str) -> None:
     assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
 
 
+@pytest.mark.parametrize("suffix", [".h5", ".npz", ".ark"])
+def test_a_pipe_is_not_replaced(tmp_path: Path, suffix: str) -> None:
+    """Nor is a device, nor what a link leads to; the second file of an ark is looked at, too."""
+    pipe = tmp_path / f"p{'.scp' if suffix == '.ark' else suffix}"
+    os.mkfifo(pipe)
+    with pytest.raises(BadInput, match=f"cannot be written: {pipe.name} is not a regular file"):
+        write(tmp_path / f"p{suffix}", 6)
+    with pytest.raises(BadInput, match=f"{pipe}: cannot be written: {pipe.name} is not a regular file"):
+        write_whole(pipe, "text")
+    assert pipe.is_fifo() and list(tmp_path.iterdir()) == [pipe]
+
+
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"p\.txt: ends in none of \.h5"):
         require_known(tmp_path / "p.txt")
@@ -81,7 +95,10 @@ def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match=r"d\.h5: is a folder"):
         require_known(tmp_path / "d.h5")
     huge = Content("posteriors", 1 << 60, CONTENT.targets, CONTENT.utterances, CONTENT.keys, {})
-    with pytest.raises(BadInput, match="the disk has"), open_writer(tmp_path / "p.h5", huge):
+    with (
+        pytest.raises(BadInput, match=rf"needs up to {6 * 4 * 2**60 + 2**20:,} bytes, the disk has"),
+        open_writer(tmp_path / "p.h5", huge),
+    ):
         pass
     with pytest.raises(BadInput, match="/proc/nothing"), open_writer(Path("/proc/nothing/p.h5"), CONTENT):
         pass

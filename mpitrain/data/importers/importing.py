@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -21,14 +22,15 @@ from rich.progress import Progress
 
 from mpitrain.console import open_console
 from mpitrain.data.check import Figures, figures, lines_of_classes, row, table_of_parts
-from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, Task, digest_extents, portions
+from mpitrain.data.importers.plan import CorpusPlan, Task, digest_extents, portions
 from mpitrain.data.importers.processes import processes, unbroken
 from mpitrain.data.normalising import MOMENTS, STATISTICS, statistics
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import PREPARATION, publish, set_attributes
-from mpitrain.data.validation import Attributes, Value, validate_range
-from mpitrain.errors import BadInput
+from mpitrain.data.validation import LEFT_OUT, Attributes, Value, validate_range
+from mpitrain.errors import BadInput, printable
 from mpitrain.files import Version, writing
+from mpitrain.files.claim import claimed
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, by_all_ranks
 from mpitrain.signals import Stop
@@ -65,16 +67,18 @@ class Importing:
         Raises BadInput naming the source, or the folder that holds other shards.
         """
         try:
-            return self._run(planning)
+            with ExitStack() as claim:
+                return self._run(planning, claim)
         except KeyboardInterrupt:
             self.console.print("the same command goes on from here")
             return 130
 
-    def _run(self, planning: Callable[[], CorpusPlan]) -> int:
+    def _run(self, planning: Callable[[], CorpusPlan], claim: ExitStack) -> int:
         began = time.monotonic()
         with processes(self.jobs, "mpitrain.data.importers.plan") as executor:
             plan = self._agreed(planning, "the plan")
             versions = self._agreed(plan.versions, "the look at the source")
+            self._agreed(lambda: self._claim(claim), "the folder")
             tasks = plan.tasks(self.folder, self._digests(versions, executor), versions)
             missing = self._agreed(lambda: self._missing(tasks), "the look at the folder")
             if missing:
@@ -84,7 +88,7 @@ class Importing:
                     )
                 self._share_out([task.run for task in missing], f"importing {plan.attributes['source']}", executor)
             common, found, broken = self._agreed(lambda: _surveyed(plan, tasks), "the statistics")
-            self._agreed(lambda: self._tell_broken(plan, broken), "the broken files")
+            self._agreed(lambda: self._tell_broken(plan, broken, found), "the broken files")
             unnamed = [task for task in tasks if not task.final.exists()]
             changes = {**dict.fromkeys(MOMENTS), **common}
             finishing = [partial(set_attributes, task.provisional, changes) for task in unnamed]
@@ -97,17 +101,20 @@ class Importing:
         self.console.print(table)
         lines = [line for part, shards in found.items() for line in lines_of_classes(part, shards)]
         for line in (*lines, *plan.notes, f"{plan.attributes['source']}, {time.monotonic() - began:.1f} s"):
-            self.console.print(line, soft_wrap=True, markup=False)
+            self.console.print(printable(line), soft_wrap=True, markup=False)
         return 0
 
-    def _tell_broken(self, plan: CorpusPlan, broken: list[str]) -> None:
-        """Print which files cannot be read. Raises BadInput unless they may be left out."""
+    def _tell_broken(self, plan: CorpusPlan, broken: list[str], found: dict[str, list[Figures]]) -> None:
+        """Print which files cannot be read. Raises BadInput unless they may be left out, and for a part without any
+        others."""
         for line in broken if plan.skip_broken or len(broken) > 1 else ():
             said = "left out" if plan.skip_broken else "broken"
             self.console.print(f"{said}: {line}", soft_wrap=True, markup=False)
         if broken and not plan.skip_broken:
             more = f" (and {len(broken) - 1} more, named above)" if len(broken) > 1 else ""
             raise BadInput(f"{broken[0]}{more}; --skip-broken leaves such files out")
+        if empty := next((part for part, shards in found.items() if not any(own.samples for own in shards)), None):
+            raise BadInput(f"{plan.attributes['source']}: no file of part {empty} can be read")
 
     def _digests(self, files: dict[Path, Version], executor: Executor) -> list[str]:
         """The digests of all portions of the files, each computed by one process of one rank."""
@@ -119,10 +126,15 @@ class Importing:
             digests[rank :: self.transport.size] = texts.split()
         return digests
 
-    def _missing(self, tasks: list[Task]) -> list[Task]:
-        """The tasks whose shards do not exist yet."""
+    def _claim(self, claim: ExitStack) -> None:
+        """Make the folder; rank 0 keeps other imports out of it. Raises BadInput naming it."""
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+        if self.transport.rank == 0:
+            claim.enter_context(claimed(self.folder))
+
+    def _missing(self, tasks: list[Task]) -> list[Task]:
+        """The tasks whose shards do not exist yet."""
         wanted = {task.final: task for task in tasks}
         for path in self.folder.glob("[!.]*.h5"):
             if path not in wanted or not wanted[path].done(path):
@@ -197,7 +209,7 @@ def _surveyed(plan: CorpusPlan, tasks: list[Task]) -> tuple[dict[str, Value], di
     common: dict[str, Value] = {"classes": classes}
     if plan.preparation:
         common[PREPARATION] = json.dumps(plan.preparation, sort_keys=True)
-    if "train" in plan.chunks and plan.kind != "tokens":
+    if plan.kind != "tokens" and any(own.samples for own in by_part.get("train", ())):
         validate_range(source, classes, sum(own.samples for own in by_part["train"]))
         # an import that was interrupted after the statistics were complete has them in some of its shards
         known = next((attributes for _, _, attributes in found if "mean" in attributes), None)

@@ -86,7 +86,7 @@ def plan(
     notes: tuple[str, ...] = ()
     with Archives() as archives:
         for part, source in sources.items():
-            parts[part], missing = _utterances(source, aligned, how.cmvn == "scp", archives)
+            parts[part], missing = _utterances(source, aligned, how.cmvn, archives)
             notes += recorded.left_out(missing, len(parts[part]) + len(missing), f"of {source} have no alignment")
         dims = archives.matrix(parts["train"][0].where.features).shape[1]
     parts = recorded.split_off(parts, held_out, seed)
@@ -97,13 +97,13 @@ def plan(
 
 
 def _utterances(
-    source: Path, aligned: dict[str, Pointer], cmvn: bool, archives: Archives
+    source: Path, aligned: dict[str, Pointer], cmvn: str, archives: Archives
 ) -> tuple[Utterances[StoredUtterance], list[str]]:
     """The utterances with an alignment, and the keys of those without."""
     folder = source if source.is_dir() else source.parent
     features = places(source / "feats.scp" if source.is_dir() else source)
     speakers = recorded.speakers_of(folder)
-    sums = places(folder / "cmvn.scp") if cmvn else {}
+    sums = places(folder / "cmvn.scp") if cmvn == "scp" else {}
     found, missing = [], []
     for key, place in features.items():
         if key not in aligned:
@@ -111,7 +111,9 @@ def _utterances(
             continue
         speaker = speakers.get(key, "")
         own = sums.get(speaker, sums.get(key))
-        if cmvn and own is None:
+        if cmvn == "speaker" and not speaker:
+            raise BadInput(f"--cmvn speaker: who speaks {key}? {folder / 'utt2spk'} does not say")
+        if cmvn == "scp" and own is None:
             raise BadInput(f"{folder / 'cmvn.scp'}: has neither {key} nor its speaker {speaker or '(not in utt2spk)'}")
         where = StoredUtterance(place, aligned[key], own)
         found.append(ImportedUtterance(key, speaker, archives.length(aligned[key]), where))
@@ -153,7 +155,7 @@ def _sums(features: list[Array], chunk: Chunk[StoredUtterance], cmvn: str, archi
             _read_sums(utterance, own.shape[1], archives)
             for utterance, own in zip(chunk.utterances, features, strict=True)
         ]
-    names = [(utterance.speaker if cmvn == "speaker" else "") or utterance.key for utterance in chunk.utterances]
+    names = [utterance.speaker if cmvn == "speaker" else utterance.key for utterance in chunk.utterances]
     totals = dict.fromkeys(names, 0.0)
     for name, own in zip(names, features, strict=True):
         totals[name] = totals[name] + sums_of(own)

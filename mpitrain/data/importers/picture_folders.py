@@ -10,7 +10,9 @@ from typing import NamedTuple
 import numpy as np
 
 from mpitrain.data.importers.pictures import load_picture, suffixes
-from mpitrain.data.importers.plan import LEFT_OUT, CorpusPlan, add_source, shard_slices
+from mpitrain.data.importers.plan import CorpusPlan, add_source, shard_slices
+from mpitrain.data.importers.walking import files_below, folders_in
+from mpitrain.data.validation import LEFT_OUT
 from mpitrain.errors import BadInput, printable, some
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
@@ -19,7 +21,6 @@ from mpitrain.start import Subparsers, option
 PARTS = {"train": "train", "val": "dev", "valid": "dev", "validation": "dev", "dev": "dev", "test": "test"}
 
 NAMED = 5  # files that a note names
-MOST_SAID = 60_000  # bytes, of what a shard keeps of the files that it leaves out
 
 
 class Look(NamedTuple):
@@ -61,12 +62,12 @@ def add_parser(sources: Subparsers) -> None:
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
     look, split = Look(options.size, options.grey), Split(options.dev, options.test, options.seed)
-    return plan(options.source, look, split, options.skip_broken)
+    return plan(options.source, look, split, options.skip_broken, options.folder)
 
 
-def plan(folder: Path, look: Look, split: Split, skip_broken: bool = False) -> CorpusPlan:
-    """The plan for a folder. Raises BadInput naming an unsuitable file or folder in it."""
-    parts, left = _parts(folder)
+def plan(folder: Path, look: Look, split: Split, skip_broken: bool = False, shards: Path | None = None) -> CorpusPlan:
+    """The plan for a folder, in which `shards` may be. Raises BadInput naming an unsuitable file or folder in it."""
+    parts, left = _parts(folder, shards)
     names = sorted(parts["train"])
     for part, classes in parts.items():
         if unknown := sorted(set(classes) - set(names)):
@@ -89,7 +90,8 @@ def plan(folder: Path, look: Look, split: Split, skip_broken: bool = False) -> C
     make = partial(_shard, folder, look, shape)
 
     def files(chunk: PictureChunk) -> Iterator[Path]:
-        return (folder / name for name in chunk.paths)
+        """Without links that lead nowhere, which `make` names."""
+        return (path for name in chunk.paths if (path := folder / name).exists())
 
     return CorpusPlan("images", attributes, chunks, files, make, (look, shape), tuple(notes), skip_broken=skip_broken)
 
@@ -104,35 +106,31 @@ def _shape(folder: Path, look: Look, paths: list[Path]) -> tuple[int, ...]:
     raise BadInput(f"{folder}: none of its {len(paths):,} training pictures can be read")
 
 
-def _parts(folder: Path) -> tuple[dict[str, Classes], list[Path]]:
+def _parts(folder: Path, shards: Path | None) -> tuple[dict[str, Classes], list[Path]]:
     """Image files by part and class, and the other files."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder")
     endings, left = suffixes(), list[Path]()
     parts: dict[str, Classes] = {}
     if not (folder / "train").is_dir():
-        parts["train"], left = _classes(folder, endings)
+        parts["train"], left = _classes(folder, endings, shards)
         return parts, left
-    for path in _folders(folder):
+    for path in folders_in(folder, shards):
         if path.name not in PARTS or PARTS[path.name] in parts:
             raise BadInput(f"{path}: beside train/ there may be one of val/ or dev/, and test/")
-        parts[PARTS[path.name]], others = _classes(path, endings)
+        parts[PARTS[path.name]], others = _classes(path, endings, shards)
         left += others
     return {part: parts[part] for part in ("train", "dev", "test") if part in parts}, left
 
 
-def _folders(folder: Path) -> list[Path]:
-    return sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-
-
-def _classes(folder: Path, endings: set[str]) -> tuple[Classes, list[Path]]:
+def _classes(folder: Path, endings: set[str], shards: Path | None) -> tuple[Classes, list[Path]]:
     """The image files of each class, sorted by name, and the other files."""
     classes, left = dict[str, list[Path]](), list[Path]()
     for path in folder.iterdir():
         if path.is_file() and path.suffix.lower() in endings:
             raise BadInput(f"{path}: lies outside the folders of the classes")
-    for path in _folders(folder):
-        files = [file for file in sorted(path.rglob("*")) if file.is_file() and not file.name.startswith(".")]
+    for path in folders_in(folder, shards):
+        files = files_below(path, shards)
         classes[path.name] = [file for file in files if file.suffix.lower() in endings]
         left += [file for file in files if file.suffix.lower() not in endings]
         if not classes[path.name]:
@@ -193,8 +191,5 @@ def _shard(folder: Path, look: Look, shape: tuple[int, ...], chunk: PictureChunk
             )
         images[len(targets)] = pixels
         targets.append(target)
-    if not targets:
-        raise BadInput(f"{broken[0]}; nor can any other picture of a shard be read, of {len(broken)}")
-    left = "\n".join(broken).encode()[:MOST_SAID].decode(errors="ignore")
     found = {"images": images[: len(targets)], "targets": np.array(targets, np.int32)}
-    return {**found, LEFT_OUT: left} if broken else found
+    return {**found, LEFT_OUT: "\n".join(broken)} if broken else found

@@ -19,8 +19,8 @@ import xxhash
 from mpitrain.data.normalising import moments
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import NAMES, provisional_name, shard_name, write_shard
-from mpitrain.data.validation import CLASSES, INPUTS, Value
-from mpitrain.errors import BadInput, naming
+from mpitrain.data.validation import CLASSES, INPUTS, LEFT_OUT, Value
+from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import Record, Version, regular_status, version_of
 from mpitrain.flat import Array, share
 from mpitrain.start import Subparsers, option
@@ -28,7 +28,6 @@ from mpitrain.start import Subparsers, option
 SMALLEST, LARGEST = 1 << 20, 1 << 27  # bytes of inputs in a shard
 PIECES = 32  # shards per part, unless they would become too small or too large
 PORTION = 1 << 26  # bytes that a process digests at a time
-LEFT_OUT = "left_out"  # attribute of a shard: the files that it lacks because they cannot be read, and why, in lines
 
 Source = TypeVar("Source")  #: the source of a shard
 
@@ -58,7 +57,7 @@ class CorpusPlan(Generic[Source]):
     @staticmethod
     def described(source: str, classes: int | None, names: Iterable[str] = ()) -> dict[str, Value]:
         """The attributes of all shards: where they are from, and the number of classes and their names, if known."""
-        every = {"source": source, "classes": classes, NAMES: " ".join(names)}
+        every = {"source": printable(source), "classes": classes, NAMES: " ".join(names)}
         return {name: value for name, value in every.items() if value}
 
     def versions(self) -> dict[Path, Version]:

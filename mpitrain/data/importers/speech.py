@@ -32,10 +32,12 @@ from mpitrain.data.validation import Attributes
 from mpitrain.data.writer import LIMIT, ShardWriter
 from mpitrain.errors import BadInput
 from mpitrain.files import writing
+from mpitrain.files.claim import claimed
 from mpitrain.flat import Array
 
 HELD_OUT = 0.1, 0.5  # length of each other part as a fraction of the training hours, and at most in hours
 AHEAD = 2  # utterances that are in work or ready, per process
+LOUDEST = 100  # dB of noise above the speech, or below it
 SILENT = 1000  # a part is abandoned after this many utterances without speech
 
 Make = Callable[[int], Utterance | None]
@@ -57,13 +59,15 @@ def prepare_speech(
     began, console, jobs = time.monotonic(), Console(), jobs or len(os.sched_getaffinity(0))
     if not 0 < hours < 1e5:
         raise BadInput(f"--hours {hours:g}: expected a positive number")
+    if recipe.noise is not None and not abs(recipe.noise) <= LOUDEST:
+        raise BadInput(f"--noise {recipe.noise:g}: expected between -{LOUDEST} and {LOUDEST} dB")
     with processes(jobs, "mpitrain.data.importers.utterances") as executor:
         utterance(recipe, "dev", 0)  # reports anything that is missing, in one line
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.glob("[!.]*.h5")):
-            raise BadInput(f"{folder}: already holds shards; delete them to start over")
-        with tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
+        with claimed(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
+            if any(folder.glob("[!.]*.h5")):
+                raise BadInput(f"{folder}: already holds shards; delete them to start over")
             numbers: dict[PhoneState, int] = {}
             spoken = {part: SpokenPart(Path(scratch) / part, recipe.dims, numbers) for part in PARTS}
             with Progress(console=console, transient=True) as bars, unbroken():

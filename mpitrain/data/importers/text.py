@@ -11,6 +11,7 @@ import numpy as np
 import xxhash
 
 from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, add_source, read_at, versions
+from mpitrain.data.importers.walking import files_below
 from mpitrain.data.shards import document_arrays
 from mpitrain.errors import BadInput, first_line, library, some
 from mpitrain.flat import Array
@@ -45,7 +46,7 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
     for part, share in shares.items():
         if not 0 <= share < 1 or sum(shares.values()) >= 1:
             raise BadInput(f"--{part} {share:g}: expected a share of the bytes below 1")
-    files = list(_files(options.source, options.ending))
+    files = list(_files(options.source, options.ending, options.folder))
     if not files:
         raise BadInput(f"{', '.join(map(str, options.source))}: no file of text ends in {options.ending}")
     return plan(files, shares, options.tokenizer, options.seed)
@@ -58,23 +59,23 @@ def plan(files: list[Path], shares: dict[str, float], tokenizer: Path | None = N
     if tokenizer is not None:
         classes = max(_tokenizer(tokenizer).get_vocab().values()) + 1
         how = f"{tokenizer.name} {xxhash.xxh3_64_hexdigest(tokenizer.read_bytes())}"
-    documents = [TextPiece(str(path), 0, found.size) for path, found in versions(files).items() if found.size]
+    every = versions(files)
+    documents = [TextPiece(str(path), 0, found.size) for path, found in every.items() if found.size]
     if not documents:
         raise BadInput("prepare text: no file of text")
     documents = [documents[place] for place in stream(seed, "order of texts").permutation(len(documents))]
     chunks = {part: list(_chunks(pieces)) for part, pieces in _divided(documents, shares).items()}
-    left = len(files) - len(documents)
+    left = len(every) - len(documents)
     attributes = CorpusPlan.described(f"{some(len(documents), 'document')} of text", classes)
     of_chunk, make = partial(_sources, tokenizer), partial(_shard, tokenizer)
     notes = (f"left out {some(left, 'empty file')}",) if left else ()
     return CorpusPlan("tokens", attributes, chunks, of_chunk, make, how, notes, {"tokens": how})
 
 
-def _files(sources: Iterable[Path], ending: str) -> Iterator[Path]:
+def _files(sources: Iterable[Path], ending: str, shards: Path) -> Iterator[Path]:
     for source in sources:
         if source.is_dir():
-            found = sorted(path for path in source.rglob("*") if path.is_file() and path.name.endswith(ending))
-            yield from (path for path in found if not path.name.startswith("."))
+            yield from (path for path in files_below(source, shards) if path.name.endswith(ending))
         else:
             yield source
 

@@ -15,6 +15,7 @@ from mpitrain.data.importers.kaldi_archive import script
 from mpitrain.data.importers.labels import UtteranceLabels, classes_of, read_frames, read_segments
 from mpitrain.data.importers.plan import CorpusPlan, add_source
 from mpitrain.data.importers.recorded import Chunk, ImportedUtterance, Parts, Utterances
+from mpitrain.data.importers.walking import files_below
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.start import Subparsers, option
@@ -60,8 +61,9 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
         raise BadInput("--background: goes with --segments")
     how = RecordingOptions(options.bins, options.deltas, options.tolerance, options.classes)
     sources, held_out = recorded.parts_of(options)
-    labels, given = options.segments or options.frames, options.segments is not None
-    return plan(sources, labels, how, held_out, segments=given, background=options.background, seed=options.seed)
+    labels = options.segments or options.frames
+    segments, background, seed = options.segments is not None, options.background, options.seed
+    return plan(sources, labels, how, held_out, segments, background, seed, options.folder)
 
 
 def plan(
@@ -69,29 +71,30 @@ def plan(
     label_file: Path,
     how: RecordingOptions,
     held_out: dict[str, int],
-    *,
     segments: bool = False,
     background: str | None = None,
     seed: int = 1,
+    shards: Path | None = None,
 ) -> CorpusPlan:
     """The plan for the folder (or list, with a key and a path per line) of each part and the labels of all, by key.
 
-    `held_out`: number of training speakers to move to each other part. Raises BadInput naming the file.
+    `held_out`: number of training speakers to move to each other part; `shards`: the folder that is written, which may
+    be in one of theirs. Raises BadInput naming the file.
     """
     labels, names, fill = _labels(label_file, segments, background)
     parts: Parts[LabelledRecording] = {}
     notes: tuple[str, ...] = ()
     rates: dict[int, str] = {}
     for part, source in sources.items():
-        parts[part], missing = _utterances(source, labels, label_file, rates)
+        parts[part], missing = _utterances(source, labels, label_file, rates, shards)
         notes += recorded.left_out(missing, len(parts[part]) + len(missing), f"of {source} have no labels")
     how = replace(how, rate=next(iter(rates)), background=fill)
     silence = np.zeros(how.rate)
     dims = log_mel(silence, how.rate, how.bins, how.deltas).shape[1]  # reports anything that is missing, in one line
     attributes = CorpusPlan.described(f"log-mel features of {sources['train']}", how.classes or len(names), names)
-    shards = recorded.chunks(recorded.split_off(parts, held_out, seed), 4 * dims)
+    chunks = recorded.chunks(recorded.split_off(parts, held_out, seed), 4 * dims)
     prepared = preparation(how.rate, how.bins, how.deltas)
-    return CorpusPlan("frames", attributes, shards, _files, partial(_shard, how), how, notes, prepared)
+    return CorpusPlan("frames", attributes, chunks, _files, partial(_shard, how), how, notes, prepared)
 
 
 def _labels(
@@ -109,10 +112,10 @@ def _labels(
 
 
 def _utterances(
-    source: Path, labels: dict[str, UtteranceLabels], label_file: Path, rates: dict[int, str]
+    source: Path, labels: dict[str, UtteranceLabels], label_file: Path, rates: dict[int, str], shards: Path | None
 ) -> tuple[Utterances[LabelledRecording], list[str]]:
     """The utterances with labels, and the keys of those without."""
-    recordings = _recordings(source, labels)
+    recordings = _recordings(source, labels, shards)
     speakers = recorded.speakers_of(source if source.is_dir() else source.parent)
     found = []
     for key, path in recordings.items():
@@ -130,7 +133,7 @@ def _utterances(
     return found, missing
 
 
-def _recordings(source: Path, labels: dict[str, UtteranceLabels]) -> dict[str, str]:
+def _recordings(source: Path, labels: dict[str, UtteranceLabels], shards: Path | None) -> dict[str, str]:
     """The path of each recording by its key: the file name without extension, with folders if the labels use them."""
     if not source.exists():
         raise BadInput(f"{source}: no such folder or list")
@@ -138,7 +141,7 @@ def _recordings(source: Path, labels: dict[str, UtteranceLabels]) -> dict[str, s
     if not source.is_dir():
         pairs = [(key, place.path) for key, place in script(source)]
     else:
-        files = sorted(path for path in source.rglob("*") if path.suffix.lower() in ENDINGS and path.is_file())
+        files = [path for path in files_below(source, shards) if path.suffix.lower() in ENDINGS]
         whole = [path.relative_to(source).with_suffix("").as_posix() for path in files]
         keys = [key if key in labels else key.rpartition("/")[2] for key in whole]
         pairs = list(zip(keys, map(str, files), strict=True))

@@ -1,0 +1,43 @@
+"""The files and folders below a source."""
+
+from collections import deque
+from pathlib import Path
+
+from mpitrain.data.shards import DIGITS
+from mpitrain.errors import naming
+
+
+def files_below(folder: Path, shards: Path | None = None) -> list[Path]:
+    """The files in a folder and those in it, in order, links that lead nowhere among them; no hidden ones, no shards,
+    and nothing in `shards`, the folder that is written. What links lead to is read, each folder once."""
+    seen = {_identity(shards)} if shards is not None and shards.exists() else set[tuple[int, int]]()
+    with naming(folder):
+        seen.discard(_identity(folder))
+    found, left = list[Path](), deque([folder])
+    while left:
+        here = left.popleft()
+        with naming(here):
+            if (identity := _identity(here)) in seen:
+                continue
+            seen.add(identity)
+            for path in sorted(here.iterdir()):
+                if path.name.startswith("."):
+                    continue
+                if path.is_dir():  # a folder is called by its own name, where links lead to it too
+                    (left.append if path.is_symlink() else left.appendleft)(path)
+                elif (path.is_file() or not path.exists()) and not path.match(f"*-{DIGITS}-of-{DIGITS}.h5"):
+                    found.append(path)
+    return sorted(found)
+
+
+def folders_in(folder: Path, shards: Path | None = None) -> list[Path]:
+    """The folders in this one, in order, without hidden ones and `shards`, the folder that is written."""
+    written = None if shards is None else shards.resolve()
+    with naming(folder):
+        found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
+    return [path for path in found if path.resolve() != written]
+
+
+def _identity(folder: Path) -> tuple[int, int]:
+    status = folder.stat()
+    return status.st_dev, status.st_ino
