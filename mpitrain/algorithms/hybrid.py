@@ -61,16 +61,20 @@ class Hybrid(SharedBatch, frozen=True, tag_field="name", tag="hybrid"):
     def check_with(self, exchange: str, rate_per: str, settings: Sequence[Settings]) -> None:
         if rate_per == "sample":
             raise BadInput("training.rate_per: hybrid's learning rate multiplies means; algorithm.scaling scales it")
-        if self.scaling == "theory" and settings[0].learning_rate * self.weight_decay >= 1:
+        if self.scaling == "theory" and max(each.learning_rate for each in settings) * self.weight_decay >= 1:
             raise BadInput("algorithm.scaling: theory needs learning_rate x weight_decay below 1")
 
     def beside(self, theta: Array) -> Buffers:
         return {"velocity": np.zeros_like(theta)} if self.momentum else {}
 
     def scaled(self, eta: float, decay: float, batch: int) -> tuple[float, float]:
-        """Rate and decay for a minibatch of `batch`, given those for `base_batch` (§5)."""
+        """Rate and decay for a minibatch of `batch`, given those for `base_batch` (§5). Raises BadInput if one decay
+        would leave nothing of a weight."""
         if self.scaling == "none":
             return eta, decay
+        if self.scaling == "theory" and eta * decay >= 1:
+            line = "algorithm.scaling: theory needs learning_rate x (weight_decay + l2) below 1"
+            raise BadInput(f"{line}, not {eta * decay:.3g}")
         scale = scaled_by_theory if self.scaling == "theory" else scaled_in_practice
         return scale(eta, decay, batch / self.base_batch)
 

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpitrain import __version__, checkpoint
 from mpitrain import config as configuration
-from mpitrain.algorithms import name_of
+from mpitrain.algorithms import name_of, same_vectors
 from mpitrain.api import warnings
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.requirements import (
@@ -323,8 +323,24 @@ def _read(session: Session, source: DataSource, folder: Path) -> tuple[origin.Or
             checkpoint.load_state(resumed, session.state, session.network.layout)
         except BadInput as error:
             raise BadInput(f"{error}{_changes(config, resumed)}") from error
+        if checkpoint.maker(resumed):
+            _take_over(session, resumed)
     parts = [] if session.device.phantom else held_out(source.parts())
     return told, {part: source.opened(part, told) for part in parts}
+
+
+def _take_over(session: Session, resumed: Path) -> None:
+    """Go on from the model of another algorithm, whose other vectors may have other units under the same names."""
+    state, now = session.state, session.config.algorithm
+    then = configuration.load(resumed / checkpoint.CONFIG, []).algorithm
+    if same_vectors(then, now):
+        return
+    if "velocity" in then.model_from:  # θ is ahead of the model
+        past = fresh(then, state.theta.copy(), Queue(state.queue.samples, 0))
+        np.copyto(state.theta, checkpoint.load_model(resumed, past, then.model_from, session.network.layout)[0])
+    for name, vector in now.beside(state.theta).items():
+        np.copyto(state.beside[name], vector)
+    state.began = state.index
 
 
 def _changes(config: Config, resumed: Path) -> str:

@@ -265,3 +265,30 @@ def test_a_failing_evaluation_does_not_cost_the_training(
     with pytest.raises(ZeroDivisionError):
         simulated(3, *told, "--out", "run")
     assert newest(tmp_path / "run") == 2 * EPOCH
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (("algorithm.name=block-momentum", "algorithm.preset=slowmo"), ("algorithm.name=allreduce",)),
+        (("algorithm.name=mdownpour", "training.learning_rate=0.01"), ("algorithm.name=easgd",)),
+        (("algorithm.staleness=dana", "algorithm.momentum=0.9"), ("algorithm.staleness=decay",)),
+    ],
+)
+def test_another_algorithm_goes_on_from_the_model(
+    simulated: Callable[..., Any], tmp_path: Path, first: tuple[str, ...], then: tuple[str, ...]
+) -> None:
+    """Not from a θ that was ahead of it, nor with a velocity in other units."""
+
+    def error() -> float:
+        return float(json.loads((tmp_path / "run" / "summary.json").read_text())["test_error"])
+
+    def run(keys: tuple[str, ...], *words: str) -> None:
+        assert simulated(3, *(part for key in keys for part in ("--set", key)), *words).status == 0
+
+    run((*first, "training.epochs=2"), "--out", "run")
+    before = error()
+    run(then, "--resume", "run")
+    assert error() == before
+    run(("training.epochs=3",), "--resume", "run")
+    assert error() < 1.5 * before + 0.02
