@@ -7,7 +7,7 @@ from pathlib import Path
 
 from mpitrain.algorithms import name_of
 from mpitrain.api.options import TrainOptions
-from mpitrain.checkpoint import BEST, delete
+from mpitrain.checkpoint import BEST, delete, require_replaceable
 from mpitrain.checkpoint.lease import Lease, user
 from mpitrain.config import Config
 from mpitrain.errors import BadInput, naming
@@ -49,6 +49,7 @@ class Reserved(ExitStack):
             name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
             self._reserve(options.out or make_numbered(Path(config.run.out) / name, parents=True))
         elif options.resume is None:
+            require_replaceable(self.lease.folder)
             _clear(self.lease.folder)
         assert self.lease is not None
         self.told(self.lease.folder)

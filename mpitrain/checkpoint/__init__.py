@@ -10,5 +10,5 @@ exists at every instant. A folder that does not match its manifest is torn: it i
 """
 
 from mpitrain.checkpoint.draft import BEST, Draft, FileContent, clear, delete, file_of
-from mpitrain.checkpoint.files import CONFIG, maker, require_intact, sealed
+from mpitrain.checkpoint.files import CONFIG, maker, require_intact, require_replaceable, sealed
 from mpitrain.checkpoint.reading import best_error, find, load_kept, load_local, load_model, load_state, newest, pieces

@@ -151,11 +151,22 @@ def sealed(configuration: str) -> str:
 def require_intact(run: Path, checkpoint: Path) -> None:
     """Raise BadInput naming the run's config.toml if it has been changed."""
     path = run / CONFIG
-    with naming(path):
-        text = read_text(path, errors="replace")
-    if text != sealed(text.rpartition(SEAL)[0]):
+    if not _is_sealed(path):
         said = "does not match its checksum; what a resume is to change is given by --set"
         raise BadInput(f"{path}: {said}; {checkpoint / CONFIG} holds what the run had")
+
+
+def require_replaceable(run: Path) -> None:
+    """Raise BadInput if the folder has a config.toml that no run has written."""
+    path = run / CONFIG
+    if path.exists() and not _is_sealed(path):
+        raise BadInput(f"{path}: not written by a run, which would replace it; take another folder")
+
+
+def _is_sealed(path: Path) -> bool:
+    with naming(path):
+        text = read_text(path, errors="replace")
+    return text == sealed(text.rpartition(SEAL)[0])
 
 
 def maker(checkpoint: Path) -> str:

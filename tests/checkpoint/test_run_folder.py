@@ -93,6 +93,14 @@ def test_a_start_anew_forgets_the_best_model_of_the_first(tmp_path: Path, launch
     assert first < 0.6 < best_error(best.parent) < 1
 
 
+def test_a_configuration_of_the_users_is_not_replaced(tmp_path: Path, launch: Callable[..., Any]) -> None:
+    """As where --continue is given the folder of a project."""
+    (tmp_path / "config.toml").write_text("[training]\nepochs = 1\n")
+    ended = launch(1, "config.toml", "--continue", ".")
+    assert ended.status == 2 and "mpitrain: config.toml: not written by a run" in ended.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml"]
+
+
 def test_bad_input_leaves_no_trace_of_a_lease(tmp_path: Path, launch: Callable[..., Any]) -> None:
     """A folder that was made for the run goes."""
     assert launch(1, "--continue", "run", "--set", "model.preset=zhang2013-cnn").status == 2
