@@ -34,12 +34,6 @@ def maker_of(algorithm: Algorithm) -> str:
     return f"{name_of(algorithm)} {chosen}".rstrip()
 
 
-def same_vectors(then: Algorithm, now: Algorithm) -> bool:
-    """Whether vectors beside θ have the same meaning and units in both, and θ itself lies as far ahead of the model."""
-    keys = ("has_master", "unit", "look_ahead", "staleness")
-    return maker_of(then) == maker_of(now) and all(getattr(then, k, None) == getattr(now, k, None) for k in keys)
-
-
 def defaults_of(table: Record) -> Record:
     """The defaults of a configuration that follow from the algorithm's name, preset and optimizer.
 

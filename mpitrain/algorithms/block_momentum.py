@@ -147,6 +147,10 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     def beside(self, theta: Array) -> Buffers:
         return {name: np.zeros_like(theta) for name in ("velocity", *["moved"] * self.has_master)}
 
+    @property
+    def units(self) -> tuple[object, ...]:
+        return self.has_master, self.unit, self.look_ahead
+
     def own_vectors(self) -> int:
         if self.has_master:
             return 0

@@ -96,6 +96,10 @@ class Mdownpour(Served, frozen=True, tag_field="name", tag="mdownpour"):
     def beside(self, theta: Array) -> Buffers:
         return {"velocity": np.zeros_like(theta)}
 
+    @property
+    def units(self) -> tuple[object, ...]:
+        return (self.delta,)  # Θ is ahead by δv
+
     def model(self, vectors: Buffers) -> Array:
         """x = y − δv."""
         if not self.delta:

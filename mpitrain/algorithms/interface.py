@@ -203,6 +203,12 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """The initial values of the vectors kept in addition to θ, by name."""
         return {"average": theta.copy()} if "average" in self.model_from else self.optimizer().buffers(theta)
 
+    @property
+    def units(self) -> tuple[object, ...]:
+        """The values on which the meaning of θ and of the vectors beside it depends, besides the names of algorithm and
+        optimizer: only where they are equal does a resumed run take up these vectors."""
+        return ()
+
     def own(self, theta: Array) -> Buffers:
         """The initial values of the vectors that each rank keeps for itself, by name."""
         return {}

@@ -142,6 +142,10 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
         return {"seen": vectors["theta"].copy()} if self.staleness == "gap-aware" else {}
 
     @property
+    def units(self) -> tuple[object, ...]:
+        return self.staleness, self.momentum if self.staleness == "dana" else None  # Θ is ahead by μ Σ_w v_w
+
+    @property
     def model_from(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("theta", "velocity") if self.staleness == "dana" else ("theta",)
 

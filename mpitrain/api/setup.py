@@ -6,13 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-import msgspec
 import numpy as np
 
 from mpitrain import __version__, checkpoint
 from mpitrain import config as configuration
-from mpitrain.algorithms import name_of, same_vectors
-from mpitrain.api import warnings
+from mpitrain.algorithms import name_of
+from mpitrain.api import resuming, warnings
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.requirements import (
     require_fallback,
@@ -319,36 +318,9 @@ def _read(session: Session, source: DataSource, folder: Path) -> tuple[origin.Or
         earlier = origin.read(resumed) or origin.read(folder)
     told = trained_on(config, source, earlier)
     if resumed is not None:
-        try:
-            checkpoint.load_state(resumed, session.state, session.network.layout)
-        except BadInput as error:
-            raise BadInput(f"{error}{_changes(config, resumed)}") from error
-        if checkpoint.maker(resumed):
-            _take_over(session, resumed)
+        resuming.load(session, resumed)
     parts = [] if session.device.phantom else held_out(source.parts())
     return told, {part: source.opened(part, told) for part in parts}
-
-
-def _take_over(session: Session, resumed: Path) -> None:
-    """Go on from the model of another algorithm, whose other vectors may have other units under the same names."""
-    state, now = session.state, session.config.algorithm
-    then = configuration.load(resumed / checkpoint.CONFIG, []).algorithm
-    if same_vectors(then, now):
-        return
-    if "velocity" in then.model_from:  # θ is ahead of the model
-        past = fresh(then, state.theta.copy(), Queue(state.queue.samples, 0))
-        np.copyto(state.theta, checkpoint.load_model(resumed, past, then.model_from, session.network.layout)[0])
-    for name, vector in now.beside(state.theta).items():
-        np.copyto(state.beside[name], vector)
-    state.began = state.index
-
-
-def _changes(config: Config, resumed: Path) -> str:
-    """The end of a message: the keys of network and data that this checkpoint's configuration has otherwise."""
-    now, then = map(msgspec.to_builtins, (config, configuration.load(resumed / checkpoint.CONFIG, [])))
-    keys = [(table, key) for table in ("model", "data") for key in now[table]]
-    changed = [f"{table}.{key}" for table, key in keys if now[table][key] != then[table][key]]
-    return f"; changed since then: {', '.join(changed)}" if changed else ""
 
 
 def _say_start(session: Session, resume: bool) -> None:

@@ -272,7 +272,10 @@ def test_a_failing_evaluation_does_not_cost_the_training(
     [
         (("algorithm.name=block-momentum", "algorithm.preset=slowmo"), ("algorithm.name=allreduce",)),
         (("algorithm.name=mdownpour", "training.learning_rate=0.01"), ("algorithm.name=easgd",)),
-        (("algorithm.staleness=dana", "algorithm.momentum=0.9"), ("algorithm.staleness=decay",)),
+        (
+            ("algorithm.staleness=dana", "algorithm.momentum=0.9"),
+            ("algorithm.staleness=decay", "training.learning_rate=0.003"),
+        ),
     ],
 )
 def test_another_algorithm_goes_on_from_the_model(
@@ -290,5 +293,5 @@ def test_another_algorithm_goes_on_from_the_model(
     before = error()
     run(then, "--resume", "run")
     assert error() == before
-    run(("training.epochs=3",), "--resume", "run")
+    run((*then, "training.epochs=3"), "--resume", "run")
     assert error() < 1.5 * before + 0.02

@@ -48,10 +48,8 @@ class Gradients(Method):
     def before_step(self) -> None:
         if self._held:
             raise BadInput("optimizer.step: gradients were only added up, within ranks.accumulate(): none is summed")
-        unsummed = self._stepped == self._sums and self.ranks > 1
-        for name, p, place in zip(self.flat.names, self.flat.parameters, self._views, strict=True):
-            if unsummed and p.grad is not None and p.grad.data_ptr() != place.data_ptr():
-                raise BadInput(f"optimizer.step: the gradient of {name} is no sum: no backward has come to its end")
+        if self._stepped == self._sums and self.ranks > 1:
+            self._require_sums()
         self._stepped = self._sums
 
     def after(self, t: int) -> None:
@@ -77,6 +75,14 @@ class Gradients(Method):
         if fewer := [rank for rank, count in enumerate(sums) if count < max(sums)]:
             line = f"{named(fewer)} called backward less often than the others: all sum each gradient"
             self.roll.refuse(line, fewer)
+
+    def _require_sums(self) -> None:
+        for name, p, place in zip(self.flat.names, self.flat.parameters, self._views, strict=True):
+            if p.grad is not None and p.grad.data_ptr() != place.data_ptr():
+                line = f"optimizer.step: the gradient of {name} is this rank's alone"
+                raise BadInput(
+                    f"{line}: backward sums gradients over the ranks, and was not called since the last step"
+                )
 
     # ---- in backward
 

@@ -32,10 +32,11 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
     """One epoch of `loader` as the rank number `part` of `parts` sees it, after the `handed` batches that it has had.
 
     The samples of a `DataLoader` over a map-style dataset are divided: its batch_size is that of each rank, and where
-    it shuffles, the order is drawn from the seed and the epoch, as the trainer's is. Of other iterables, and where the
-    loader has a sampler, a batch sampler or an `__iter__` of its own or no batch_size, the ranks take one batch each in
-    turn; what such a loader draws, it draws from the seed and the epoch. Raises BadInput for anything that cannot be
-    iterated.
+    it shuffles, the order is drawn from the seed and the epoch, as the trainer's is.
+
+    Of other iterables the ranks take one batch each in turn. So they do where the loader has its own sampler or batch
+    sampler, its own `__iter__`, or no batch_size; its random numbers then follow from the seed and the epoch. Raises
+    BadInput for anything that cannot be iterated.
     """
     if not isinstance(loader, Iterable):
         raise BadInput(f"ranks.share: a {type(loader).__name__} is no iterable of batches")
@@ -59,7 +60,7 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
 
 
 def _is_another_kind(loader: "DataLoader[Any]") -> bool:
-    """Whether its class makes batches in another way than PyTorch's, which one made anew would not have."""
+    """Whether it is of a class that makes batches in its own way: a `DataLoader` in its place would not."""
     return any(getattr(type(loader), each) is not getattr(DataLoader, each) for each in ("__iter__", "_get_iterator"))
 
 

@@ -32,6 +32,7 @@ class FlatModule:
         if not named:
             raise BadInput("model: no parameter needs a gradient")
         self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
+        self._trained = {id(p) for p in self.parameters}
         own = {id(p) for p in module.parameters()}
         if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
             raise BadInput("optimizer: has a parameter that is not the model's")
@@ -51,8 +52,7 @@ class FlatModule:
     @property
     def others(self) -> dict[str, torch.Tensor]:
         """The module's buffers, and the parameters that are not trained, by name."""
-        trained = {id(p) for p in self.parameters}
-        return {name: tensor for name, tensor in self._tensors() if id(tensor) not in trained}
+        return {name: tensor for name, tensor in self._tensors() if id(tensor) not in self._trained}
 
     @property
     def groups(self) -> list[list[str]]:
@@ -122,15 +122,14 @@ class FlatModule:
                 tensor.copy_(torch.from_numpy(sums / transport.size))
 
     def require_bound(self) -> None:
-        """Raise BadInput naming a parameter that has got other memory, or that needs a gradient, or does not, where it
-        was otherwise at the start."""
+        """Raise BadInput naming a parameter that has got other memory, no longer needs a gradient, or needs one now and
+        did not at the start."""
         for name, p, place in zip(self.names, self.parameters, self._places, strict=True):
             if p.data_ptr() != place:
                 raise BadInput(f"model: {name} has got other memory within the block, as .to() or .half() give it")
             if not p.requires_grad:
                 raise BadInput(f"model: {name} needs no gradient any more: which ones do is settled by distribute")
-        ours = {id(p) for p in self.parameters}
-        if new := next((name for name, p in examination.trained(self.module) if id(p) not in ours), None):
+        if new := next((name for name, p in examination.trained(self.module) if id(p) not in self._trained), None):
             raise BadInput(
                 f"model: {new} needs a gradient, and did not at the start: which ones do is settled by distribute"
             )

@@ -8,8 +8,11 @@ from mpitrain.errors import naming
 
 
 def files_below(folder: Path, shards: Path | None = None) -> list[Path]:
-    """The files in a folder and those in it, in order, links that lead nowhere among them; no hidden ones, no shards,
-    and nothing in `shards`, the folder that is written. What links lead to is read, each folder once."""
+    """The files in a folder and in all folders below it, in order.
+
+    Links are followed, to each folder once; those that lead nowhere are in the list. Hidden files and folders, files
+    named as shards are, and what is in `shards`, the folder that is written, are not.
+    """
     seen = {_identity(shards)} if shards is not None and shards.exists() else set[tuple[int, int]]()
     with naming(folder):
         seen.discard(_identity(folder))

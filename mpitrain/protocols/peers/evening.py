@@ -13,8 +13,8 @@ WHAT = "the messages of a lost rank"
 
 
 class Applied(msgspec.Struct, frozen=True):
-    """What a rank has applied, in messages by sender, how many turns of each these tell of, its next round, and the end
-    of the last one in which it has trained."""
+    """How far a rank has come: of each sender the messages that it has applied and the turns that these tell of, its
+    own next round (`place`), and where the last round ends in which it has trained (`reached`)."""
 
     messages: dict[int, int]
     turns: dict[int, int]

@@ -19,8 +19,8 @@ WHAT = "the meeting of all ranks"
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Where a rank stands at a meeting, all messages applied: its next round, the end of the last one in which it has
-    trained, its replica, whether it was stopped."""
+    """How far a rank has come at a meeting, all messages applied: its next round (`place`), where the last round ends
+    in which it has trained (`reached`), a hash of its replica, and why it came."""
 
     reason: Reason
     place: int
@@ -60,7 +60,7 @@ class Meetings(Loop[Piece]):
         super().__init__(peer.session)
         self.peer, self.exchange = peer, peer.exchange
         self.place = 0  # the first round of which this rank has not done its part
-        self.reached = 0  # the end of the last one of which it has
+        self.reached = 0  # where the last round ends in which it has trained
         self.turns = 0  # that this rank has done: minibatches, or groups of `tau`; in round-robin order, rounds
 
     def attend(self) -> None:

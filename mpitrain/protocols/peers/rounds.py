@@ -69,13 +69,13 @@ class Rounds:
     def remaining(self, places: list[int], reached: int) -> Queue:
         """What is left when rank i has done its part of all rounds before `places[i]`, to be handed out anew.
 
-        `reached`: the end of the last round in which any of them has trained; the place of a rank without a turn until
-        a later stage, or the end, lies far beyond.
+        `reached`: where the last round ends in which any rank has trained. The places do not tell: that of a rank
+        without a turn until a later stage, or without any, lies far beyond.
         """
         furthest = min(reached, self._queue.end)
         left, place = self._queue.after(furthest), min(places)
         while place < furthest and (now := self.at(place)) is not None:
-            behind = [number for number, reached in enumerate(places) if reached <= place]
+            behind = [number for number, its in enumerate(places) if its <= place]
             left.returned += [work for number in behind for work, _ in now.of(number)]
             place = now.after
         left.returned.sort(key=lambda work: (work.epoch, work.start))

@@ -69,16 +69,19 @@ class Element:
 
     def state(self) -> str:
         """finished, diverged, unfinished or missing."""
+        return self._state_of(self.read())
+
+    def finished(self) -> StoredRun | None:
+        """The run, if it is finished."""
         run = self.read()
+        return run if self._state_of(run) == "finished" else None
+
+    def _state_of(self, run: StoredRun | None) -> str:
         if run is None:
             return "missing"
         if run.summary is not None and run.summary.get("exit_reason") == "diverged":
             return "diverged"
         return "finished" if run.finished and run.results.get("ranks") == self.ranks else "unfinished"
-
-    def finished(self) -> StoredRun | None:
-        """The run, if it is finished."""
-        return self.read() if self.state() == "finished" else None
 
 
 def matrix(

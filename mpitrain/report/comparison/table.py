@@ -53,7 +53,7 @@ class TimesToTarget(Spread):
     """After how many seconds the runs of a row reached one target; None for a seed that did not, or is missing.
     `at_most`: some had reached it by their first evaluation, so that their times are upper bounds, as is the mean."""
 
-    at_most = False
+    at_most: bool = False
     speed_up: float | None = None
     efficiency: float | None = None
 
@@ -83,12 +83,13 @@ class Row:
 def rows(elements: list[Element], targets: list[float], test_set: str, baseline: str) -> list[Row]:
     """Rows in the order of the elements. Speed-ups are relative to the fewest workers of the baseline, or else of the
     row's own configuration. Raises BadInput naming a test set or baseline that does not exist."""
-    merit = _merit([run.results for element in elements if (run := element.finished())])
+    read = [(element, element.finished()) for element in elements]
+    merit = _merit([run.results for _, run in read if run])
     key = f"{test_set.replace('-', '_')}_{merit}"
     found = []
     for configuration, workers in dict.fromkeys((element.configuration, element.workers) for element in elements):
-        own = [element for element in elements if (element.configuration, element.workers) == (configuration, workers)]
-        of_seeds = [element.finished() for element in own]
+        group = [each for each in read if (each[0].configuration, each[0].workers) == (configuration, workers)]
+        own, of_seeds = [element for element, _ in group], [run for _, run in group]
         runs = [run for run in of_seeds if run]
         for run in runs:
             if key not in run.results:

@@ -30,7 +30,7 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
         ("moved", "easgd", "mpitrain: model: 0.weight has got other memory within the block"),
         ("stopped", "allreduce", r"mpitrain: rank \d: waited 2 s for rank 1"),
         ("unfrozen", "easgd", "mpitrain: model: 0.bias needs a gradient, and did not at the start"),
-        ("unsummed", "allreduce", "mpitrain: optimizer.step: the gradient of 0.weight is no sum"),
+        ("unsummed", "allreduce", "mpitrain: optimizer.step: the gradient of 0.weight is this rank's alone"),
         ("added up", "allreduce", "mpitrain: optimizer.step: gradients were only added up"),
         ("mean", "easgd-sync", "mpitrain: rank 1: waited 4 s for ranks.mean"),
         ("save", "easgd", r"mpitrain: rank 1: waited 4 s for ranks\.save, which all ranks call"),

@@ -184,3 +184,16 @@ def test_another_algorithms_run_is_taken_up(simulated: Callable[..., Any], tmp_p
     ended = simulated(2, "--resume", "run", *PEERS, "--set", "training.epochs=3")
     assert ended.status == 0, ended.err
     assert summary(tmp_path / "run")["replicas_identical"] is True
+
+
+def test_what_is_left_of_a_training_keeps_its_place_beside_a_rank_without_a_turn(
+    simulated: Callable[..., Any], tmp_path: Path
+) -> None:
+    """The third rank never has one. The place says which stage and learning rate the rest is trained with."""
+    keys = ("training.epochs=2", "run.checkpoint_samples=700", "run.checkpoints_kept=9", "stages=[{at=0, workers=2}]")
+    words = [word for key in keys for word in ("--set", key)]
+    assert simulated(3, *PEERS, *words, "--out", "run").status == 0
+    for path in sorted((tmp_path / "run" / "checkpoints").glob("[0-9]*")):
+        with h5py.File(path / "state.h5") as file:
+            told = json.loads(file.attrs["numbers"])
+        assert told["trained"] <= told["position"] < told["trained"] + 200, path

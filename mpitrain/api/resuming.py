@@ -1,0 +1,46 @@
+"""What a run takes up from the checkpoint from which it resumes."""
+
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from mpitrain import checkpoint
+from mpitrain import config as configuration
+from mpitrain.algorithms import Algorithm, maker_of
+from mpitrain.config import Config
+from mpitrain.errors import BadInput
+from mpitrain.sampling.queue import Queue
+from mpitrain.training.context import Session, fresh
+
+
+def load(session: Session, resumed: Path) -> None:
+    """Fill the session's state. Raises BadInput naming the file, and the keys that were changed since."""
+    try:
+        checkpoint.load_state(resumed, session.state, session.network.layout)
+    except BadInput as error:
+        raise BadInput(f"{error}{_changes(session.config, resumed)}") from error
+    if (resumed / checkpoint.CONFIG).exists():
+        then, now = configuration.load(resumed / checkpoint.CONFIG, []).algorithm, session.config.algorithm
+        if (maker_of(then), then.units) != (maker_of(now), now.units):
+            _begin_anew(session, then, resumed)
+
+
+def _begin_anew(session: Session, then: Algorithm, resumed: Path) -> None:
+    """Go on from the model of the algorithm of that time, without its other vectors: those of the same name may have
+    other units now."""
+    state = session.state
+    if "velocity" in then.model_from:  # θ is ahead of the model
+        past = fresh(then, state.theta.copy(), Queue(state.queue.samples, 0))
+        np.copyto(state.theta, checkpoint.load_model(resumed, past, then.model_from, session.network.layout)[0])
+    for name, vector in session.config.algorithm.beside(state.theta).items():
+        np.copyto(state.beside[name], vector)
+    state.began = state.index
+
+
+def _changes(config: Config, resumed: Path) -> str:
+    """The end of a message: the keys of network and data that this checkpoint's configuration has otherwise."""
+    now, then = map(msgspec.to_builtins, (config, configuration.load(resumed / checkpoint.CONFIG, [])))
+    keys = [(table, key) for table in ("model", "data") for key in now[table]]
+    changed = [f"{table}.{key}" for table, key in keys if now[table][key] != then[table][key]]
+    return f"; changed since then: {', '.join(changed)}" if changed else ""
