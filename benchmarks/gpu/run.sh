@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
 # Everything that is measured on a GPU, in at most 12 minutes, without a download: tables on standard output, one JSON file.
 #
-#   benchmarks/gpu/run.sh [OUT.json]        in an environment with mpitrain[cuda13,mpich]; PyTorch is compared if there
-#   benchmarks/gpu/run.sh --try [OUT.json]  at sizes that show only that the scripts work
+#   benchmarks/gpu/run.sh [OUT.json [PART ...]]        in an environment with mpitrain[cuda13,mpich]; PyTorch is
+#                                                      compared if there. PART: kernels, steps-tf32, …; all by default
+#   benchmarks/gpu/run.sh --try [OUT.json [PART ...]]  at sizes that show only that the scripts work
 #
 # Each part has a deadline, writes down each result at once, and goes on without the others; exit status 1 when one
 # failed, or a kernel or the order of a module's was wrong, 2 when there is no GPU or no place for OUT.json.
@@ -10,6 +11,7 @@ set -uo pipefail
 [ "${1:-}" = --try ] && { try=yes; shift; }
 out=$(realpath -- "${1:-gpu.json}") && touch "$out" || { echo "run.sh: cannot write '${1:-gpu.json}'" >&2; exit 2; }
 cd "$(dirname "$0")" || exit 2
+wanted=("${@:2}")
 python - <<'PYTHON' || exit 2
 import sys
 from mpitrain.device import available, describe
@@ -23,6 +25,7 @@ failed=0
 part() { # SCRIPT[-WHAT] SECONDS OPTION...
     local name=$1 limit=$2 began=$SECONDS status=0
     shift 2
+    [[ ${#wanted[@]} = 0 || " ${wanted[*]} " = *" $name "* ]] || return 0
     [ "${try:-}" ] && limit=$((4 * limit)) # perhaps on a busy machine
     echo "== $name"
     timeout -k 5 "$limit" python "${name%%-*}.py" --json "$parts/$name.json" "$@" || { status=$?; failed=1; }

@@ -122,10 +122,11 @@ def _built(
         of_torch = "model.import" if config.model.import_ else "model.backend = 'torch'"
         unfit = partial(torch_start.without_cuda, of_torch) if config.by_torch else lambda: ""
         device = choose(config.run.device, config.run.matmul, transport.local_rank, unfit=unfit)
-    source, corpus = transport.runtime.once("the training part", lambda: _open(config, code, device, source))
-    torch_start.limit_threads(transport.threads(config.run.threads))
+    threads = transport.threads(config.run.threads)
+    source, corpus = transport.runtime.once("the training part", lambda: _open(config, code, device, source, threads))
+    torch_start.limit_threads(threads)
     network = network_of(config, corpus.form, corpus.classes, device, code, options.build)
-    torch_start.limit_threads(transport.threads(config.run.threads))
+    torch_start.limit_threads(threads)
     if options.scale is not None:
         transport.runtime.pace.scale, transport.runtime.pace.said = options.scale(network)
     require_whole_samples(config, corpus.samples)
@@ -148,10 +149,13 @@ def _built(
     return Prepared(device, source, corpus, network)
 
 
-def _open(config: Config, code: Mapping[str, Code], device: Cpu, source: DataSource | None) -> tuple[DataSource, Part]:
+def _open(
+    config: Config, code: Mapping[str, Code], device: Cpu, source: DataSource | None, threads: int
+) -> tuple[DataSource, Part]:
     """The data and their training part, of which a phantom reads no sample."""
     source = source or source_of(config, code)
-    return source, source.training(**{"memory_limit": 0, "normalise": "none"} if device.phantom else {})
+    unread = {"memory_limit": 0, "normalise": "none"} if device.phantom else {}
+    return source, source.training(threads=threads, **unread)
 
 
 def new_session(
@@ -320,7 +324,8 @@ def _read(session: Session, source: DataSource, folder: Path) -> tuple[origin.Or
     if resumed is not None:
         resuming.load(session, resumed)
     parts = [] if session.device.phantom else held_out(source.parts())
-    return told, {part: source.opened(part, told) for part in parts}
+    threads = session.transport.threads(config.run.threads)
+    return told, {part: source.opened(part, told, threads=threads) for part in parts}
 
 
 def _say_start(session: Session, resume: bool) -> None:

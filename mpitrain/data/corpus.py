@@ -5,7 +5,9 @@ cropped and augmented; both are normalised. Tokens are cut into windows, one aft
 below the memory limit is read completely, a larger one on demand, but for the shards that may be kept in memory.
 """
 
+from collections import deque
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
@@ -21,10 +23,11 @@ from mpitrain.data.shards import NAMES, PREPARATION, class_names, part_shards, p
 from mpitrain.data.sharing import ALONE, Sharing, held_once
 from mpitrain.data.validation import Attributes, validate_range
 from mpitrain.errors import BadInput
-from mpitrain.flat import Array
+from mpitrain.flat import Array, share
 from mpitrain.sampling.batch import Batch, Place, SampleForm
 
 MEMORY_LIMIT = 4e9  # bytes
+SHARE = 1 << 20  # bytes of a minibatch's pixels for which a thread is worth it
 
 
 class Corpus:
@@ -49,6 +52,7 @@ class Corpus:
         normalise: str = "corpus",
         statistics: Attributes | None = None,
         window: int = 0,
+        threads: int = 1,
         hold: bool = True,
     ) -> None:
         """Open the part.
@@ -57,8 +61,9 @@ class Corpus:
         minibatches. `memory_limit`: inputs with more bytes than this stay on disk. `augmentation`: that of images.
         `normalise`: by the statistics of the "corpus" (stored mean and standard deviation), or of each "speaker" or
         "utterance" (frames); by the corpus's "mean" alone or by "unit", 255 (pixels); or "none". `statistics`: mean and
-        standard_deviation to use instead of the stored ones. `window`: the tokens of a sample. Without `hold`, the
-        caller calls it before anything is gathered. Raises BadInput naming the folder, the shard, or the key of [data].
+        standard_deviation to use instead of the stored ones. `window`: the tokens of a sample. `threads`: so many may
+        gather the pixels of a minibatch. Without `hold`, the caller calls it before anything is gathered. Raises
+        BadInput naming the folder, the shard, or the key of [data].
         """
         files = _opened(path, part)
         first = files[0]
@@ -75,6 +80,7 @@ class Corpus:
         self.keys = [key.decode() for file in files for key in file.small.get("keys", ())] or None
         self._digests = [str(file.attributes.get("xxh3_tokens", "")) for file in files]
         self._context, self._normalise, self._filling = _both_sides(context), normalise, Lock()
+        self._threads, self._pool = threads, ThreadPoolExecutor(threads, "pixels")
         nbytes = np.cumsum([file.inputs_bytes for file in files])
         self._fitting = int(np.searchsorted(nbytes, memory_limit, "right"))  # how many of the shards
         self.in_memory = self._fitting == len(files)
@@ -191,8 +197,23 @@ class Corpus:
                 if views is None:
                     gather_windows(rows, base, self.utterances, which, places, self._context[0], out.inputs)
                 else:
-                    gather_images(rows, base, self.mean, self.scale, which, places, *views, out.inputs)
+                    self._see_images(rows, base, which, places, views, out.inputs)
         return out
+
+    def _see_images(
+        self, rows: Array, base: int, which: Array, places: Array, views: tuple[Array, Array], out: Array
+    ) -> None:
+        """`gather_images`, in threads if there is enough for them to do."""
+        shares = min(self._threads, len(which), 1 + len(which) * out[:1].nbytes // SHARE)
+
+        def see(rank: int) -> None:
+            part = share(len(which), rank, shares)
+            gather_images(rows, base, self.mean, self.scale, which[part], places[part], *views, out)
+
+        if shares == 1:
+            see(0)
+        else:
+            deque(self._pool.map(see, range(shares)), maxlen=0)  # raises what one of them has raised
 
 
 def _groups(files: list[ShardFile], normalise: str) -> Array:

@@ -54,13 +54,24 @@ def gather_images(
     begins at row corners[p, 0] and column corners[p, 1] and is reflected if corners[p, 2] is 1.
     """
     rows, columns, channels = out.shape[1], out.shape[2], out.shape[3]
+    # A row is one loop over numbers that lie side by side, in which the processor computes many at a time.
+    length = columns * channels
+    means, scales, moved = np.empty((3, length), out.dtype)
+    mirrored = np.empty(length, images.dtype)
+    for i in range(length):
+        means[i], scales[i] = mean[i % channels], scale[i % channels]
     for k in range(indices.size):
         place = places[k]
         image, view = images[indices[k] - base], out[place]
         top, left, reflected = corners[place, 0], corners[place, 1], corners[place, 2]
+        for i in range(length):
+            moved[i] = shifts[place, i % channels]
         for row in range(rows):
-            for column in range(columns):
-                source = left + (columns - 1 - column if reflected else column)
-                for c in range(channels):
-                    pixel = mean.dtype.type(image[top + row, source, c])
-                    view[row, column, c] = (pixel - mean[c]) * scale[c] + shifts[place, c]
+            pixels, to = image[top + row, left : left + columns].reshape(length), view[row].reshape(length)
+            if reflected:
+                for first in range(0, length, channels):
+                    for c in range(channels):
+                        mirrored[first + c] = pixels[length - channels - first + c]
+                pixels = mirrored
+            for i in range(length):
+                to[i] = (mean.dtype.type(pixels[i]) - means[i]) * scales[i] + moved[i]

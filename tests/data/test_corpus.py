@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput
@@ -87,6 +88,30 @@ def test_images_are_normalised_per_channel(tmp_path: Path, dtype: str, memory_li
     assert batch.inputs.shape == (3, 3, 4, 2) and batch.inputs.dtype == dtype
     assert np.array_equal(batch.inputs, (images[[1, 0, 1]] - np.array([1.0, 3.0])) / np.array([2.0, 4.0]))
     assert batch.targets.tolist() == [0, 1, 0]
+
+
+def test_threads_gather_the_same_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one shard and of several, mirrored crops and shifted colours too."""
+    monkeypatch.setattr("mpitrain.data.corpus.SHARE", 1000)
+    rng = np.random.default_rng(0)
+    covariance = np.eye(3) * 100.0
+    for shard in range(2):
+        arrays = {"images": rng.integers(0, 256, (40, 12, 10, 3), dtype=np.uint8), "targets": np.zeros(40, np.int32)}
+        known = {
+            "classes": 1,
+            "mean": np.full(3, 99.0),
+            "standard_deviation": np.full(3, 50.0),
+            "covariance": covariance,
+        }
+        write_shard(tmp_path / f"train-0000{shard}-of-00002.h5", "images", arrays, known)
+    augmentation = Augmentation(crop=9, flip=True, colour_shift=0.1, seed=5)
+    indices = rng.permutation(80)[:61]
+    alone, together = (
+        corpus.gather(indices, corpus.form.room(61, np.float32), (3, 17)).inputs
+        for corpus in (Corpus(tmp_path, "train", augmentation=augmentation, threads=n) for n in (1, 5))
+    )
+    np.testing.assert_array_equal(together, alone)
+    assert len(np.unique(alone)) > 1000
 
 
 def test_a_missing_shard_is_named(tmp_path: Path) -> None:
