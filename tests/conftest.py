@@ -154,8 +154,9 @@ def warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., lis
 def launch(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Ended]:
     """Run `mpirun -n RANKS python -m mpitrain ARGUMENTS` in a temporary folder; fail when it takes too long.
 
-    Trainings run on the GPU with `--device gpu`. Ranks are `warm`, with what a module's LOADED names besides, but for
-    tests of how they start and end: in the folders COLD, with an environment or faults of a test's own, or `cold`.
+    Trainings run on the GPU with `--device gpu`, unless the test names a device. Ranks are `warm`, with what a module's
+    LOADED names besides, but for tests of how they start and end: in the folders COLD, with an environment or faults of
+    a test's own, or `cold`.
     """
     if not MPIRUN.exists():
         pytest.skip("this environment has no mpirun of its own")
@@ -169,7 +170,8 @@ def launch(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., Ende
         program: tuple[str, ...] = ("-m", "mpitrain"),
         cold: bool = False,
     ) -> Ended:
-        if program == ("-m", "mpitrain") and gpu and _trains(arguments):
+        own = any(argument.startswith("run.device=") for argument in arguments)
+        if program == ("-m", "mpitrain") and gpu and _trains(arguments) and not own:
             arguments = (*arguments, "--set", "run.device=gpu")
         python = [sys.executable]
         if not (cold or always_cold or program[0] in ("-c", FAULTS)):

@@ -3,7 +3,8 @@
 Images are NHWC as everywhere here. cuDNN needs weights [filters, kh, kw, c], ours are [kh, kw, c, filters]: they are
 transposed once per minibatch, and so is their gradient. Nondeterministic kernels are excluded, and for `matmul =
 "float32"` also those that round their inputs for the tensor cores. With "bf16", convolutions use TF32, since cuDNN
-would need a second copy of every activation.
+would need a second copy of every activation. In float64 they are made of patches: cudnn-frontend 1.18 gives cuDNN two
+factors of the result in four bytes each, where it reads eight, and the result is arbitrary.
 """
 
 from typing import Any
@@ -48,12 +49,14 @@ class CudnnProducts:
     def run(self, kind: str, window: Patches, x: tuple[int, ...], filters: int, arrays: Arrays) -> bool:
         """Run conv_fprop, conv_dgrad or conv_wgrad on two operands and the result. `x` is the shape of the images.
 
-        Returns False and does nothing if cuDNN has no kernel for it.
+        Returns False and does nothing if cuDNN has no kernel for it, or the arrays are not float32.
         """
-        key = kind, window, x, filters, arrays[2].dtype.char
+        if arrays[2].dtype != np.float32:
+            return False
+        key = kind, window, x, filters
         if key not in self._plans:
             try:
-                self._plans[key] = self._plan(kind, window, x, filters, arrays[2].dtype)
+                self._plans[key] = self._plan(kind, window, x, filters)
             except (RuntimeError, ValueError, self.cudnn.cudnnGraphNotSupportedError):
                 self._plans[key] = None
         plan = self._plans[key]
@@ -66,9 +69,9 @@ class CudnnProducts:
         graph.execute(pointers, self._workspace.data.ptr, handle=self.handle)
         return True
 
-    def _plan(self, kind: str, window: Patches, x: tuple[int, ...], filters: int, dtype: np.dtype) -> Plan:
+    def _plan(self, kind: str, window: Patches, x: tuple[int, ...], filters: int) -> Plan:
         cudnn = self.cudnn
-        number = cudnn.data_type.DOUBLE if dtype == np.float64 else cudnn.data_type.FLOAT
+        number = cudnn.data_type.FLOAT
         graph = cudnn.pygraph(
             io_data_type=number, intermediate_data_type=number, compute_data_type=number, handle=self.handle
         )

@@ -17,7 +17,7 @@ from mpitrain.simulation.job import Job
 from mpitrain.training.step_times import StepTimes
 
 BOTH = ("model.backend=auto", "run.matmul=auto")
-AUTO = ("--set", BOTH[0], "--set", BOTH[1])
+AUTO = ("--set", BOTH[0], "--set", BOTH[1], "--set", "run.device=cpu")
 Chosen = tuple[list[tuple[str, str]], str]
 
 
@@ -101,7 +101,9 @@ def test_nothing_is_said_where_it_is_not_asked_for_or_wanted(by: Callable[..., C
     assert by([[1.0, 0.5]], "model.backend=auto", "run.progress=none") == ([("torch", "float32")], "")
 
 
-def test_simulated_ranks_time_nothing(simulated: Callable[..., Any], tmp_path: Path) -> None:
+def test_simulated_ranks_time_nothing(simulated: Callable[..., Any], tmp_path: Path, pytestconfig: Any) -> None:
+    if pytestconfig.getoption("--device") == "gpu":
+        pytest.skip("trainings are not simulated on a GPU")
     ended = simulated(2, "--out", "run", "--set", "training.epochs=0.1", *AUTO)
     assert (
         ended.status == 0

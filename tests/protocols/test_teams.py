@@ -210,7 +210,7 @@ def test_teams_that_share_memory_have_the_bits_of_those_by_messages(
     keys = (f"algorithm.name={name}", f"run.team={team}", "training.epochs=0.5", "training.minibatch=16", ROUND_ROBIN)
     ranks = (2 if team == 2 else 1) * team + (name == "easgd")
     by_messages = simulated(Job[int](ranks), tmp_path / "messages", *keys)
-    words = [word for key in (*KEYS, *keys, "run.record_order=true") for word in ("--set", key)]
+    words = [word for key in (*KEYS, *keys, "run.record_order=true", "run.device=cpu") for word in ("--set", key)]
     ended = launch(ranks, "--out", str(tmp_path / "memory"), *words)
     assert ended.status == 0, ended.err
     assert main(["simulate", "--replay", str(tmp_path / "memory"), "--out", str(tmp_path / "again")]) == 0

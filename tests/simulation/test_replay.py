@@ -28,7 +28,7 @@ from mpitrain.simulation.job import Job
 from mpitrain.simulation.network import ClusterNetwork
 
 HEADER = LogHeader("a run", 1, 2, [0, 0], 1, 3, "a machine", "")
-KEYS = ("run.record_order=true", "run.progress=none", "training.epochs=1", "run.evaluate_every=0.4")
+KEYS = ("run.record_order=true", "run.device=cpu", "run.progress=none", "training.epochs=1", "run.evaluate_every=0.4")
 SAVING = "run.checkpoint_samples=400"
 #: In each of these what comes first decides.
 FREE = {

@@ -82,7 +82,7 @@ def main(name: str, network: str, keys: dict[str, object]) -> None:
     data, corpus = read()
     training = {"epochs": 2.0, "minibatch": 24, "learning_rate": 0.1, "seed": 5}
     trainer = {**keys, "optimizer": {"name": "sgd"}, "name": name}
-    run = {"evaluate_every": 0, "checkpoint_best": False}
+    run = {"evaluate_every": 0, "checkpoint_best": False, "device": "cpu"}
     config = {"algorithm": trainer, "training": training, "run": run, "data": data}
     summary = mpitrain.train(config, build)
 
