@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -46,6 +46,16 @@ def trained(folder: Path, ranks: int, algorithm: str, *lost: Fault, keys: tuple[
     told = json.loads((folder / "run" / "summary.json").read_text())
     assert told["exit_reason"] == "finished" and told["samples"] == EPOCHS * SAMPLES, ended.err
     return told
+
+
+def lost_ranks(folder: Path, ranks: int) -> list[int]:
+    """Which of the ranks that were started the restarts name: each by their numbers before it, after which those that
+    are left have new ones."""
+    living, found = [*range(ranks)], list[int]()
+    for restart in reversed([*records_of(folder / "run" / "metrics.jsonl", "restart")]):
+        gone = [living[rank] for rank, _ in cast("list[list[int]]", restart["lost_ranks"])]
+        living, found = [rank for rank in living if rank not in gone], found + gone
+    return sorted(found)
 
 
 def loaded(folder: Path) -> Counter[tuple[int, int]]:
@@ -133,13 +143,15 @@ def test_without_its_first_rank_a_training_goes_on_from_the_newest_checkpoint(tm
 def test_spare_ranks_take_the_places_of_lost_ones(
     tmp_path: Path, algorithm: str, victims: list[int], signals: list[int]
 ) -> None:
-    """Also where one stands still while the others already leave another one behind."""
-    training = faults("training", victims[0], signals[0])
-    lost = [*training, *(faults("training", *each)[1] for each in zip(victims[1:], signals[1:], strict=True))]
+    """Also where one stands still while the others already leave another one behind, or when they have."""
+    lost = [faults("training", victims[0], signals[0])[0]]
+    for victim, signal in zip(victims, signals, strict=True):
+        lost.append(Fault("thread", ["await calls", "touch lost-{rank}", f"lose {signal}"], victim))
+    lost.append(Fault(LOAD, [f"from {3 * SAMPLES}", *(f"await lost-{victim}" for victim in victims)]))
     told = trained(tmp_path, 4 + len(victims), algorithm, *lost, keys=(f"run.spares={len(victims)}",))
     assert told["ranks"] == 4
     assert told["samples_repeated"] <= (2 * 3 * TAU * MINIBATCH if algorithm == "easgd" else 0)
-    assert sorted(rank for rank, _ in told["lost_ranks"]) == victims
+    assert lost_ranks(tmp_path, 4 + len(victims)) == victims
     assert len(loaded(tmp_path)) == EPOCHS * SAMPLES
 
 
