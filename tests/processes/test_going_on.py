@@ -183,11 +183,12 @@ def test_ranks_are_lost_one_after_another(tmp_path: Path) -> None:
 
 
 @enduring
-@pytest.mark.parametrize(("call", "number"), [("Split_type", 2), ("Split", 1)])
+@pytest.mark.parametrize(("call", "number"), [("Split_type", 2), ("Split", 1), ("Split_type", 3)])
 def test_a_rank_that_stands_still_where_the_others_make_a_communicator_is_left_behind(
     tmp_path: Path, call: str, number: int
 ) -> None:
-    """Once each of the others ended itself, after its deadline in that call."""
+    """And nobody else: once each of them ended itself, after its deadline in that call. In the last case, where those
+    that have trained save, spares wait for them elsewhere, and killed all of them, silent in that call."""
     second = Fault(f"mpitrain.mpi.enduring.EnduringCommunicator.{call}", [f"lose {FREEZE}"], 2, number)
     told = trained(tmp_path, 6, "asgd", *faults("training", 1, KILL), second, keys=("run.spares=2",))
     assert told["ranks"] == 4 and lost_ranks(tmp_path, 6) == [1, 2]
