@@ -85,8 +85,9 @@ _losing = threading.Lock()  # two threads may come to it at once
 def lose(number: int) -> None:
     """Send this process a signal, once."""
     if _losing.acquire(blocking=False):
-        Path("lost.new").write_text(repr(time.time()))
-        Path("lost.new").rename("lost")
+        new = Path(f"lost.{os.getpid()}")  # another rank may lose itself at the same moment
+        new.write_text(repr(time.time()))
+        new.rename("lost")
         os.kill(os.getpid(), number)
 
 

@@ -30,10 +30,12 @@ from mpitrain.monitoring.restarts import restarted
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.mpi.enduring import EnduringCommunicator
+from mpitrain.start import stopped_ranks
 from mpitrain.training.context import Session
 
 WHAT = "what the other ranks have"
 NONE = -1  # samples of a state that is not the training's
+ENDING, LOOKS = 2.0, 40  # seconds that a process which was killed may take to end; looks in that time
 SILENT = 0.9  # of a deadline, after which a rank that others have found silent is silent to this one, too
 
 
@@ -83,7 +85,7 @@ class LostRanks:
         """The ranks that are left; `silent` ones of these stand still. Ends the job where they do not go on."""
         beats, communicator = transport.heartbeats, cast(EnduringCommunicator, transport.comm)
         found = beats.silent(beats.others, 0.0, transport.waking(), SILENT * transport.deadline)
-        _end_silent(communicator, {*silent, *found})
+        _end_silent(transport, communicator, {*silent, *found})
         if self._session is not None and isinstance(self._session.monitor, MasterMonitor):
             self._session.monitor.progress.close()
         while True:
@@ -101,7 +103,7 @@ class LostRanks:
             except Overdue as error:
                 if not error.silent:
                     raise
-                _end_silent(communicator, error.silent)
+                _end_silent(transport, communicator, error.silent)
 
     def resumed(self, transport: Transport, options: TrainOptions) -> TrainOptions | None:
         """Save what the ranks have, and say and record the loss; how they go on, or None where fewer than
@@ -193,10 +195,21 @@ def _delete_after(folder: Path, samples: int) -> None:
             checkpoint.delete(each)
 
 
-def _end_silent(communicator: EnduringCommunicator, silent: Iterable[int]) -> None:
-    """Kill the ranks of this node that stand still: else the others would wait for them in the next call of MPI."""
-    for rank in silent if communicator.processes else ():
-        process = msgspec.json.decode(communicator.processes[rank], type=Holder)
+def _end_silent(transport: Transport, communicator: EnduringCommunicator, silent: Iterable[int]) -> None:
+    """Kill the ranks of this node that stand still: else the others would wait for them in the next call of MPI. Where
+    some are stopped, or are ending as another rank has killed them, the others may only wait for these, in a call that
+    blocks: they live."""
+    ranks = silent if communicator.processes else ()
+    processes = [msgspec.json.decode(communicator.processes[rank], type=Holder) for rank in ranks]
+
+    def still() -> list[Holder]:
+        stopped = stopped_ranks().values()
+        return [each for each in processes if each.lives is False or each.process in stopped]
+
+    end = transport.clock() + ENDING
+    while not (found := still()) and processes and transport.clock() < end:
+        transport.sleep(ENDING / LOOKS)
+    for process in found or processes:
         if process.lives:
             with suppress(ProcessLookupError):
                 os.kill(process.process, signal.SIGKILL)

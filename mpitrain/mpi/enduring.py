@@ -7,6 +7,7 @@ So a rank learns of it where it takes up what others have done, and not in the m
 
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
 from typing import ParamSpec, TypeVar
 
@@ -39,9 +40,15 @@ def world() -> "EnduringCommunicator | None":
 class Family:
     """A communicator and those that were made of it: whether a send has found a rank dead."""
 
-    def __init__(self) -> None:
+    def __init__(self, deadline: float = 0.0) -> None:
+        """`deadline`: seconds after which ranks of this node that stand still in a call that blocks are ended. With 0
+        the job is, by whoever calls."""
         self.members: list[MPI.Comm] = []
-        self.broken = False
+        self.broken, self._deadline = False, deadline
+
+    def blocking(self, call: str) -> AbstractContextManager[object]:
+        """Context around a call that blocks, in place of the caller's own."""
+        return PROCESS.without_stopped(call, self._deadline) if self._deadline else nullcontext()
 
 
 class _Noticing:
@@ -129,7 +136,7 @@ class EnduringCommunicator:
             PROCESS.together = whole = self.plain.Shrink()
         before = self.plain.Get_group()
         gone = MPI.Group.Difference(before, whole.Get_group())
-        return EnduringCommunicator(whole, Family()), MPI.Group.Translate_ranks(gone, None, before)
+        return EnduringCommunicator(whole, Family(deadline)), MPI.Group.Translate_ranks(gone, None, before)
 
     # ---- messages
 
@@ -155,11 +162,11 @@ class EnduringCommunicator:
             raise RankLost()
 
     def Split(self, color: int, /) -> Communicator:
-        with NOTICING:
+        with NOTICING, self._family.blocking("MPI_Comm_split"):
             return EnduringCommunicator(self.plain.Split(color), self._family)
 
     def Split_type(self, kind: int, /) -> Communicator:
-        with NOTICING:
+        with NOTICING, self._family.blocking("MPI_Comm_split_type"):
             return EnduringCommunicator(self.plain.Split_type(kind), self._family)
 
     def Idup(self) -> tuple[Communicator, Request]:

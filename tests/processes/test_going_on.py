@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -46,6 +46,16 @@ def trained(folder: Path, ranks: int, algorithm: str, *lost: Fault, keys: tuple[
     told = json.loads((folder / "run" / "summary.json").read_text())
     assert told["exit_reason"] == "finished" and told["samples"] == EPOCHS * SAMPLES, ended.err
     return told
+
+
+def lost_ranks(folder: Path, ranks: int) -> list[int]:
+    """Which of the ranks that were started the restarts name: each by their numbers before it, after which those that
+    are left have new ones."""
+    living, found = [*range(ranks)], list[int]()
+    for restart in reversed([*records_of(folder / "run" / "metrics.jsonl", "restart")]):
+        gone = [living[rank] for rank, _ in cast("list[list[int]]", restart["lost_ranks"])]
+        living, found = [rank for rank in living if rank not in gone], found + gone
+    return sorted(found)
 
 
 def loaded(folder: Path) -> Counter[tuple[int, int]]:
@@ -133,13 +143,15 @@ def test_without_its_first_rank_a_training_goes_on_from_the_newest_checkpoint(tm
 def test_spare_ranks_take_the_places_of_lost_ones(
     tmp_path: Path, algorithm: str, victims: list[int], signals: list[int]
 ) -> None:
-    """Also where one stands still while the others already leave another one behind."""
-    training = faults("training", victims[0], signals[0])
-    lost = [*training, *(faults("training", *each)[1] for each in zip(victims[1:], signals[1:], strict=True))]
+    """Also where one stands still while the others already leave another one behind, or when they have."""
+    lost = [faults("training", victims[0], signals[0])[0]]
+    for victim, signal in zip(victims, signals, strict=True):
+        lost.append(Fault("thread", ["await calls", "touch lost-{rank}", f"lose {signal}"], victim))
+    lost.append(Fault(LOAD, [f"from {3 * SAMPLES}", *(f"await lost-{victim}" for victim in victims)]))
     told = trained(tmp_path, 4 + len(victims), algorithm, *lost, keys=(f"run.spares={len(victims)}",))
     assert told["ranks"] == 4
     assert told["samples_repeated"] <= (2 * 3 * TAU * MINIBATCH if algorithm == "easgd" else 0)
-    assert sorted(rank for rank, _ in told["lost_ranks"]) == victims
+    assert lost_ranks(tmp_path, 4 + len(victims)) == victims
     assert len(loaded(tmp_path)) == EPOCHS * SAMPLES
 
 
@@ -168,6 +180,18 @@ def test_ranks_are_lost_one_after_another(tmp_path: Path) -> None:
     second = Fault("mpitrain.api.shared.share_checkpoint", [f"lose {KILL}"], 3)
     told = trained(tmp_path, 4, "asgd", *faults("training", 1, KILL), second)
     assert told["ranks"] == 2 and told["restarts"] == 2
+
+
+@enduring
+@pytest.mark.parametrize(("call", "number"), [("Split_type", 2), ("Split", 1), ("Split_type", 3)])
+def test_a_rank_that_stands_still_where_the_others_make_a_communicator_is_left_behind(
+    tmp_path: Path, call: str, number: int
+) -> None:
+    """And nobody else: once each of them ended itself, after its deadline in that call. In the last case, where those
+    that have trained save, spares wait for them elsewhere, and killed all of them, silent in that call."""
+    second = Fault(f"mpitrain.mpi.enduring.EnduringCommunicator.{call}", [f"lose {FREEZE}"], 2, number)
+    told = trained(tmp_path, 6, "asgd", *faults("training", 1, KILL), second, keys=("run.spares=2",))
+    assert told["ranks"] == 4 and lost_ranks(tmp_path, 6) == [1, 2]
 
 
 @enduring
