@@ -59,6 +59,9 @@ TRIALS = {
         "{out} --quick --only workers --methods msgd downpour --epochs 0.2", wants=("matplotlib",)
     ),
     "gpu/run.sh": Trial("--try {out}/gpu.json", wants=("g++",), variables=(f"PYTHONPATH={ROOT}/tests/fake_cupy",)),
+    "gpu/passing.py": Trial(
+        "--bytes 4096 --repeats 1 --cuda-aware yes", 2, ("g++",), (f"PYTHONPATH={ROOT}/tests/fake_cupy",)
+    ),
     "hybrid/iteration.py": Trial("--minibatch 2 --iterations 1 --width 0.05", 2),
     "hybrid/logistic.py": Trial("--steps 200"),
     "hybrid/progress.py": Trial("0.01 1", 2),
