@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 from threadpoolctl import threadpool_limits
 
+from mpitrain.device import available
 from mpitrain.errors import BadInput, naming, some
 from mpitrain.flat import Array
 from mpitrain.models.network import build
@@ -41,14 +42,15 @@ class Found:
     between: Link | None = None
     write: float | None = None  # bytes per second
     read: float | None = None  # of rank 0's node, while all nodes read
+    gpu: bool = False  # whether a rank has a GPU, on which nothing of this was computed
 
     def lines(self) -> list[tuple[str, str]]:
         """Names and values to print."""
-        millions, none = self.vector / 4e6, "not measured"
+        none, network = "not measured", f"{NETWORK}, {self.vector / 4e6:.1f} M weights, minibatch {MINIBATCH}"
         return [
             ("within a node", str(self.within or none)),
             ("between nodes", str(self.between or none)),
-            ("a gradient", f"{self.gradient:.3f} s ({NETWORK}, {millions:.1f} M weights, minibatch {MINIBATCH})"),
+            ("a gradient", f"{self.gradient:.3f} s on CPUs ({network})"),
             ("sum over all ranks", f"{self.sum:.3f} s for a vector of this network"),
             ("run folder", none if self.write is None else f"written at {self.write / 1e6:,.0f} MB/s"),
             ("data", none if self.read is None else f"read at {self.read / 1e6:,.0f} MB/s"),
@@ -82,6 +84,11 @@ def _of_exchange(found: Found) -> list[str]:
     link = found.between if found.nodes > 1 else found.within
     if link is None:
         return []
+    if found.gpu:
+        return [
+            "on GPUs gradients take less time than here, and sums weigh more: `python -m mpitrain advise` trains on "
+            "them, and finds out what is sooner for a network of your own (docs/advise.md)"
+        ]
     size, speedup = "for a network of this size, before overlap", found.ranks / (1 + found.sum / found.gradient)
     if speedup > 0.8 * found.ranks:
         return [f"allreduce on {found.ranks} ranks computes {speedup:.1f} times as much as one ({size})"]
@@ -116,6 +123,7 @@ def measure(transport: Transport, threads: int, passive: bool, data: Path | None
         between=link(transport, between),
         write=None if out is None or transport.rank else transport.alive_while(lambda: _write(out)),
         read=None if data is None or not transport.leader else transport.alive_while(lambda: _read(data)),
+        gpu="yes" in transport.gather_texts("yes" if available() else "no", "the GPUs"),
     )
 
 

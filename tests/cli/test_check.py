@@ -49,6 +49,13 @@ def test_what_is_wrong_is_advised(change: dict[str, Any], said: str) -> None:
     assert any(said in line for line in advice(replace(GOOD, **change)))
 
 
+def test_of_gpus_no_figure_is_made_of_what_cpus_compute() -> None:
+    """Nothing is measured on them."""
+    (line,) = advice(replace(GOOD, gpu=True))
+    assert line.startswith("on GPUs gradients take less time than here") and "mpitrain advise" in line
+    assert "0.500 s on CPUs" in dict(GOOD.lines())["a gradient"]
+
+
 def test_the_period_keeps_the_centres_link_free() -> None:
     """58 MB at 12.5 MB/s take 4.64 s; four workers' vectors of each period fit into τ gradients of 0.5 s at τ = 38."""
     slow = replace(GOOD, sum=10.0, between=Link(1e-3, 12.5e6))
