@@ -57,9 +57,10 @@ def gather_images(
     # A row is one loop over numbers that lie side by side, in which the processor computes many at a time.
     length = columns * channels
     means, scales, moved = np.empty((3, length), out.dtype)
-    mirrored = np.empty(length, images.dtype)
+    mirrored, opposite = np.empty(length, images.dtype), np.empty(length, np.int64)
     for i in range(length):
         means[i], scales[i] = mean[i % channels], scale[i % channels]
+        opposite[i] = length - channels - i + 2 * (i % channels)  # the same channel of the opposite column
     for k in range(indices.size):
         place = places[k]
         image, view = images[indices[k] - base], out[place]
@@ -69,9 +70,8 @@ def gather_images(
         for row in range(rows):
             pixels, to = image[top + row, left : left + columns].reshape(length), view[row].reshape(length)
             if reflected:
-                for first in range(0, length, channels):
-                    for c in range(channels):
-                        mirrored[first + c] = pixels[length - channels - first + c]
+                for i in range(length):
+                    mirrored[i] = pixels[opposite[i]]
                 pixels = mirrored
             for i in range(length):
                 to[i] = (mean.dtype.type(pixels[i]) - means[i]) * scales[i] + moved[i]
