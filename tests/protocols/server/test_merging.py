@@ -185,3 +185,22 @@ def test_after_tries_in_vain_more_and_more_pulls_ask_at_once(session_of, over_ne
             centre.read(slice(0, 1), np.zeros(1))
         assert pulls == (["read"] if whole else ["read"] * TRIES + ["asked"] * (1 + at_once))
         pulls.clear()
+
+
+def test_a_copy_without_the_workers_own_update_is_not_taken(session_of) -> None:
+    """A segment may show an older Θ than the master had when it answered; after three such tries it is asked for."""
+
+    class Late(Memory):
+        def __init__(self) -> None:
+            self.gradient, self.shown = np.zeros(1), list[int]()
+
+        def read(self, out: np.ndarray) -> int | None:
+            return self.shown.pop(0)
+
+    memory = Late()
+    centre = MergedCentre(session_of(one_rank()), memory, cast(MasterLink, None))
+    centre._ask = lambda out: 7  # type: ignore[method-assign]
+    centre._at_least = 5
+    for shown, taken, left in (([5, 6], 5, [6]), ([4, 6], 6, []), ([3, 4, 4, 6], 7, [6])):
+        memory.shown = shown
+        assert centre.read(slice(0, 1), np.zeros(1)) == taken and memory.shown == left
