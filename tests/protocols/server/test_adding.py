@@ -1,6 +1,7 @@
 """Elastic averaging without messages: one process, the queue of samples, the options."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -106,6 +107,22 @@ def test_a_worker_goes_on_where_its_numbers_say(session_of) -> None:
     for name in ("t", "turns", "began", "untold", "phase", "rest", "stock"):
         assert getattr(second, name) == getattr(first, name), name
     assert sessions[1].state.rate.falls == 2
+
+
+def test_a_checkpoint_has_what_its_workers_have_pushed(session_of) -> None:
+    """The centre holds it before the worker says that it has copied its own vectors."""
+    session, done = session_of(Transport(deadline=10.0), "algorithm.name=easgd", *COMMON), list[str]()
+
+    def copy_own(state: object) -> None:
+        done.append("copied")
+        raise InterruptedError
+
+    worker = AddingWorker(session, MasterLink(session, 0), 0, [0])
+    worker.centre = SimpleNamespace(complete=lambda: done.append("complete"))
+    worker.phase, session.saver = Phase.DONE, SimpleNamespace(copy_own=copy_own)
+    with pytest.raises(InterruptedError):
+        worker._give_piece()
+    assert done == ["complete", "copied"]
 
 
 @pytest.mark.parametrize("name", ["easgd", "eamsgd", "downpour", "admm", "easgd-sync", "eamsgd-sync", "mdownpour"])
