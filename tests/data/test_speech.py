@@ -1,5 +1,7 @@
 """Speech by rule: alignment, phone states, speakers kept apart, the same shards from any number of processes."""
 
+import signal
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -204,3 +206,19 @@ def test_several_ranks_are_refused(launch: Callable[..., Any], tmp_path: Path, s
     ended = launch(2, "prepare", source, "out")
     assert ended.status == 2 and ended.err.count("mpitrain: ") == 1 and not (tmp_path / "out").exists()
     assert "this source is prepared without mpirun; it uses all cores of one node" in ended.err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_stopped_import_leaves_nothing(speech: list[Path], tmp_path: Path, number: int) -> None:
+    folder = tmp_path / "out"
+    command = [sys.executable, "-m", "mpitrain", "prepare", "speech", "--hours", "99", "--jobs", "1", str(folder)]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            while process.poll() is None and not list(folder.glob(".speaking-*/train")):
+                time.sleep(0.02)
+            process.send_signal(number)
+            said = process.communicate(timeout=90)[1]
+        finally:
+            process.kill()
+    assert (process.returncode, said) == (130, "mpitrain: interrupted\n")
+    assert not list(folder.iterdir())

@@ -129,6 +129,25 @@ def test_one_text_is_divided_at_the_ends_of_lines(tmp_path: Path, capsys: pytest
     assert len(folder_parts(tmp_path / "out")["train"]) > 1 and main(["check", str(tmp_path / "out")]) == 0
 
 
+@pytest.mark.parametrize("between", ["", " ", "\u3000"])
+def test_texts_without_line_ends_are_cut_between_characters(
+    tmp_path: Path, between: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """And with white space before it, so that words stay whole and the tokens are those of the whole text."""
+    tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers (the extra mpitrain[text])")
+    words = tokenizers.Tokenizer(tokenizers.models.BPE({"語": 0, "é": 1, "😀": 2, "\u3000": 3, " ": 4, "?": 5}, []))
+    words.model.unk_token = "?"
+    words.save(str(tmp_path / "words.json"))
+    text = between.join(["語é😀"] * 150_000)
+    (tmp_path / "a.txt").write_text(text)
+    how = ["--tokenizer", str(tmp_path / "words.json"), str(tmp_path / "a.txt")]
+    assert main(["prepare", "text", *how, str(tmp_path / "out")]) == 0, capsys.readouterr().err
+    parts = folder_parts(tmp_path / "out")
+    found = [read_shard(path).arrays["tokens"] for part in ("train", "dev", "test") for path in parts[part]]
+    assert len(found) > 3 and np.concatenate(found).tolist() == words.encode(text).ids
+    assert between != " " or all(piece[0] == 4 for piece in found[1:])
+
+
 def test_whole_texts_are_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The folder's own files, each in one part; the same command finds all done."""
     folder = tmp_path / "texts" / "deep"

@@ -6,7 +6,6 @@ set). The same recipe gives the same shards, whatever the number of processes.
 
 import json
 import os
-import tempfile
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -15,6 +14,7 @@ from contextlib import closing
 from functools import partial
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 from rich.console import Console
@@ -34,6 +34,7 @@ from mpitrain.errors import BadInput
 from mpitrain.files import writing
 from mpitrain.files.claim import claimed
 from mpitrain.flat import Array
+from mpitrain.signals import Stop
 
 HELD_OUT = 0.1, 0.5  # length of each other part as a fraction of the training hours, and at most in hours
 AHEAD = 2  # utterances that are in work or ready, per process
@@ -56,7 +57,7 @@ def prepare_speech(
     `jobs`: number of processes, by default that of the cores; `limit`: bytes of features in a shard. Raises BadInput
     for an unknown language, a missing extra, a folder that already holds a corpus, and too few classes.
     """
-    began, console, jobs = time.monotonic(), Console(), jobs or len(os.sched_getaffinity(0))
+    began, console, stop, jobs = time.monotonic(), Console(), Stop(), jobs or len(os.sched_getaffinity(0))
     if not 0 < hours < 1e5:
         raise BadInput(f"--hours {hours:g}: expected a positive number")
     if recipe.noise is not None and not abs(recipe.noise) <= LOUDEST:
@@ -65,7 +66,7 @@ def prepare_speech(
         utterance(recipe, "dev", 0)  # reports anything that is missing, in one line
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
-        with claimed(folder), tempfile.TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
+        with claimed(folder), stop.listening(), TemporaryDirectory(dir=folder, prefix=".speaking-") as scratch:
             if any(folder.glob("[!.]*.h5")):
                 raise BadInput(f"{folder}: already holds shards; delete them to start over")
             numbers: dict[PhoneState, int] = {}
@@ -75,7 +76,8 @@ def prepare_speech(
                     seconds = 3600 * (hours if part == "train" else min(HELD_OUT[0] * hours, HELD_OUT[1]))
                     wanted = round(seconds / SHIFT)
                     bar = bars.add_task(f"speaking {part}", total=wanted)
-                    with closing(_in_order(executor, partial(utterance, recipe, part), AHEAD * jobs)) as utterances:
+                    make = partial(utterance, recipe, part)
+                    with closing(_in_order(executor, make, AHEAD * jobs, stop)) as utterances:
                         for frames in spoken[part].fill(utterances, wanted):
                             bars.update(bar, completed=frames)
             counts = np.bincount(np.concatenate(spoken["train"].states), minlength=len(numbers))
@@ -137,12 +139,16 @@ class SpokenPart:
         writer.finish()
 
 
-def _in_order(executor: Executor, make: Make, most: int) -> Generator[Utterance | None, None, None]:
-    """make(0), make(1), … without end; of those that follow `most` are already being made."""
+def _in_order(executor: Executor, make: Make, most: int, stop: Stop) -> Generator[Utterance | None, None, None]:
+    """make(0), make(1), … without end; of those that follow `most` are already being made. Raises KeyboardInterrupt
+    when stopped."""
     under_way = deque(executor.submit(make, number) for number in range(most))
     try:
         for number in count(most):
-            yield under_way.popleft().result()
+            made = under_way.popleft().result()
+            if stop.flag:
+                raise KeyboardInterrupt
+            yield made
             under_way.append(executor.submit(make, number))
     finally:
         for nobodys in under_way:

@@ -1,6 +1,7 @@
 """Text files as tokens: their bytes, or what the file of a tokenizer makes of them."""
 
 import argparse
+import re
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
@@ -19,6 +20,9 @@ from mpitrain.sampling.rng import stream
 from mpitrain.start import Subparsers, option
 
 LINE = 1 << 16  # bytes in which a line is expected to end
+#: After a line, before white space, which many tokenizers take together with what follows it, between two characters of
+#: UTF-8: the last one is always found.
+CUTS = re.compile(rb"\n"), re.compile(rb"(?<=\S)(?=\s)"), re.compile(rb"\A[\x80-\xbf]{0,3}")
 FEW = 1 << 16  # this many different tokens are uint16
 
 
@@ -89,7 +93,7 @@ def _divided(documents: list[TextPiece], shares: dict[str, float]) -> dict[str, 
         chosen: list[TextPiece] = []
         while left and begun < round(end * total):
             piece = left.pop(0)
-            if len(documents) == 1 and (cut := _line_end(piece.path, round(end * total))) < piece.stop:
+            if len(documents) == 1 and (cut := _cut(piece.path, round(end * total))) < piece.stop:
                 left.append(piece._replace(start=cut))
                 piece = piece._replace(stop=cut)
             chosen.append(piece)
@@ -111,7 +115,7 @@ def _chunks(pieces: list[TextPiece]) -> Iterator[list[TextPiece]]:
     for piece in pieces:
         while piece.stop - piece.start > room:
             if room:
-                cut = _line_end(piece.path, piece.start + room)
+                cut = _cut(piece.path, piece.start + room)
                 if cut >= piece.stop:
                     break
                 chunk.append(piece._replace(stop=cut))
@@ -124,9 +128,10 @@ def _chunks(pieces: list[TextPiece]) -> Iterator[list[TextPiece]]:
         yield chunk
 
 
-def _line_end(path: str, place: int) -> int:
-    """The end of the line that byte number `place` of a file is in; `place` if it is a long one."""
-    return place + read_at(path, place, LINE).find(b"\n") + 1
+def _cut(path: str, place: int) -> int:
+    """Where to cut a file, at byte number `place` or soon after it: at the first of CUTS that is there."""
+    ahead = read_at(path, place, LINE)
+    return place + next(found.end() for cut in CUTS if (found := cut.search(ahead)))
 
 
 def _sources(tokenizer: Path | None, chunk: list[TextPiece]) -> list[Path]:

@@ -16,7 +16,7 @@ from mpitrain.monitoring.records import bottlenecks, merit_of, shown
 from mpitrain.report.advice.halving import ETA, at_time, column, least
 from mpitrain.report.advice.search import LATE, Question, Tried, figure
 from mpitrain.report.advice.trials import Trials
-from mpitrain.report.comparison.table import markdown, time_to
+from mpitrain.report.comparison.table import TimesToTarget, markdown
 from mpitrain.report.html import Html, duration, join, safe, table
 from mpitrain.report.page import page, section
 from mpitrain.report.runs import read_run
@@ -33,8 +33,10 @@ class Finalist:
     def __init__(self, tried: Tried, question: Question) -> None:
         self.tried, self._by_time = tried, question.target is not None
         curves = [each.curve for each in tried.outcomes]
-        values = [time_to(curve, "merit", question.target or 0.0) for curve in curves]
-        self._ended = ""
+        times = TimesToTarget(curves, "merit", question.target or 0.0)
+        values: Sequence[float | None] = times.of_seeds
+        #: Whether the times are upper bounds, as the first evaluation was already that low.
+        self.at_most, self._ended = self._by_time and times.at_most, ""
         if not self._by_time:
             asked = question.seconds * question.whole
             values = [at_time(curve, asked) for curve in curves]
@@ -51,8 +53,9 @@ class Finalist:
             return f"not reached: {figure(first, least(first.curve))} after {duration(first.number('seconds'))}"
         figures = (statistics.fmean(known), min(known), max(known))
         mean, low, high = (duration(each) if self._by_time else figure(first, each) for each in figures)
-        span = f" ({low} to {high})" if len(known) > 1 else ""
-        return mean + span + self._ended + ("" if self.all else f", by {len(known)} of {some(self.seeds, 'seed')}")
+        span = f"{mean} ({low} to {high})" if len(known) > 1 else mean
+        seeds = "" if self.all else f", by {len(known)} of {some(self.seeds, 'seed')}"
+        return (f"≤ {mean}" if self.at_most else span) + self._ended + seeds
 
 
 class Advice:
@@ -90,6 +93,8 @@ class Advice:
         said.append(f"what decided: {self._decided()}")
         if self.question.target is not None and not self.chosen.all:
             said.append("no candidate reached that with every seed: train for longer, or ask for less")
+        if any(each.at_most for each in self._finalists):
+            said.append("≤: the first evaluation was already that low; a smaller --target-error tells more")
         late = [each.candidate.shown for each in self._tried if each.fell == LATE and each.share * ETA >= share * 0.99]
         if late:
             said.append(f"the budget was spent before others ended that were among the best: {'; '.join(late)}")
@@ -107,7 +112,8 @@ class Advice:
         its = other.tried.outcomes[0]
         said = f"it trains {self._first.speed / its.speed:.2g} times as many samples a second as "
         said += f"{other.tried.candidate.shown} ({other})"
-        if self.question.target is not None and self.chosen.all and other.all:
+        known = all(each.all and not each.at_most for each in (self.chosen, other))
+        if self.question.target is not None and known:
             needed = self.chosen.mean * self._first.speed / (other.mean * its.speed)
             said += f", and needs {needed:.2g} times as many to come there"
         hindered = ", ".join(bottlenecks(its.summary))

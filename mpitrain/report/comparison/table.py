@@ -50,12 +50,17 @@ def speed_up(base: float, workers_of_base: int, seconds: float, workers: int) ->
 
 
 class TimesToTarget(Spread):
-    """After how many seconds the runs of a row reached one target; None for a seed that did not, or is missing.
-    `at_most`: some had reached it by their first evaluation, so that their times are upper bounds, as is the mean."""
+    """After how many seconds the curves of several seeds reached one target; None for a seed that did not, or is
+    missing. `at_most`: some had reached it by their first evaluation, so that their times are upper bounds, as is the
+    mean."""
 
-    at_most: bool = False
     speed_up: float | None = None
     efficiency: float | None = None
+
+    def __init__(self, curves: Sequence[Sequence[Record]], key: str, target: float) -> None:
+        known = [[each for each in curve if finite(each, key) is not None] for curve in curves]
+        super().__init__([time_to(curve, key, target) for curve in known])
+        self.at_most = any(time_to(curve[:1], key, target) is not None for curve in known)
 
 
 @dataclass
@@ -99,10 +104,7 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
         ranks, seeds, config = own[0].ranks, [element.seed for element in own], own[0].config
         row = Row(configuration, workers, ranks, seeds, runs, error, speed, merit, config)
         events = [run.events("evaluate") if run else [] for run in of_seeds]
-        curves = [[each for each in records if finite(each, key) is not None] for records in events]
-        for target in targets:
-            row.reached[target] = reached = TimesToTarget([time_to(curve, key, target) for curve in curves])
-            reached.at_most = any(time_to(curve[:1], key, target) is not None for curve in curves)
+        row.reached = {target: TimesToTarget(events, key, target) for target in targets}
         found.append(row)
     for row in found:
         of_base = [other for other in found if other.configuration == (baseline or row.configuration)]

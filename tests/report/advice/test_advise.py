@@ -145,10 +145,13 @@ def test_a_wrong_use_is_one_line(command: str, capsys: pytest.CaptureFixture[str
 
 
 def tried(number: int, algorithm: str, seconds: list[float], **settings: object) -> Tried:
-    """A candidate that comes to an error of 0.1 after so many seconds, by seed."""
+    """A candidate that comes to an error of 0.1 after so many seconds, by seed, and to 0.9 after half of them."""
     table = {"algorithm": {"name": algorithm}}
     candidate = Candidate(number, algorithm, table, {f"algorithm.{key}": value for key, value in settings.items()})
-    curves = [[{"seconds": each, "samples": 100 * each, "merit": 0.1}] for each in seconds]
+    curves = [
+        [{"seconds": at * each, "samples": 100 * at * each, "merit": merit} for at, merit in ((0.5, 0.9), (1, 0.1))]
+        for each in seconds
+    ]
     told: dict[str, Any] = {"seconds": 9.0, "samples": 900.0}
     outcomes = [Outcome(str(number), summary=told, curve=curve) for curve in curves]
     return Tried(candidate, share=1.0, epochs=1.0, outcomes=outcomes)
@@ -181,6 +184,15 @@ def test_of_those_as_good_the_one_that_depends_on_less_is_taken() -> None:
     said = "\n".join(found.lines())
     assert "as good within the error" in said and "as asgd, as configured (9 s (9 s to 9 s))" in said
     assert "needs 0.39 times as many" in said
+
+
+def test_a_first_evaluation_below_the_target_is_an_upper_bound() -> None:
+    """It is said in the line and the table, and how many samples are needed is not."""
+    found = Advice([tried(0, "asgd", [9.0, 9.0]), tried(1, "easgd", [2.0, 4.0])], Question(0.9, None, 9.0))
+    assert [row[1] for row in found.cells()] == ["≤ 1.5 s", "≤ 4.5 s"]
+    said = "\n".join(found.lines())
+    assert "time to 90.00% test error: ≤ 1.5 s\n" in said and "\n≤: the first evaluation was already that low" in said
+    assert "(≤ 4.5 s)" in said and "times as many to come there" not in said
 
 
 def test_a_target_that_nobody_reached_is_said() -> None:
