@@ -18,6 +18,7 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
         ("break", "block-momentum", r"mpitrain: rank 1 left the loop after \d+ batches, and rank 0 did not"),
         ("more batches", "allreduce", "mpitrain: rank 0 left the loop after 6 batches, and rank 1 did not"),
         ("no backward", "allreduce", "mpitrain: rank 1 called backward less often than the others"),
+        ("further backward", "allreduce", "mpitrain: rank 0 called backward less often than the others"),
         ("break", "sparse-delta", r"mpitrain: rank 1 left the loop after \d+ batches, and rank 0 did not"),
         ("nan", "sparse-delta", "mpitrain: rank 1: the parameters are not finite"),
         ("stopped", "sparse-delta", r"mpitrain: rank \d: waited 2 s for rank 1"),
