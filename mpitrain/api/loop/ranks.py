@@ -55,7 +55,7 @@ class Ranks:
     def __enter__(self) -> Self:
         if Ranks._open is not None:
             raise BadInput("distribute: another block is open; one model is trained at a time")
-        Ranks._open, self._transport = self, Transport(deadline=self._deadline)
+        Ranks._open, self._transport = self, Transport(deadline=self._deadline, deadline_key="deadline")
         self.rank, self.size = self._transport.rank, self._transport.size
         if self.size > 1:
             abort_on_exception()

@@ -57,6 +57,14 @@ def test_what_does_not_fit(algorithm: str, keys: dict[str, Any], line: str) -> N
         pass
 
 
+def test_a_folder_that_is_there_is_refused_by_what_a_loop_has() -> None:
+    Path("run").mkdir()
+    model = nn.Linear(2, 2)
+    line = "^run: is there already; give another out, also where ranks.load goes on$"
+    with pytest.raises(BadInput, match=line), mpitrain.distribute(model, sgd(model), out="run"):
+        pass
+
+
 def test_a_rate_for_each_group_has_no_unit() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 1.0}], 0.1)
