@@ -222,15 +222,19 @@ class Config(Section, frozen=True, kw_only=True):
 def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Config:
     """The configuration of a TOML file with `key.path=value` overrides. Raises BadInput naming the file or the key.
 
-    A `resumed` run may continue with another algorithm, which has its own defaults instead of the former options. What
-    it has chosen for "auto" stays when that is said again, as where the command that started it continues it.
+    A `resumed` run may continue with another algorithm, which has its own defaults instead of the former options, or
+    with another preset, which has its own values instead of the former one's. What it has chosen for "auto" stays when
+    that is said again, as where the command that started it continues it.
     """
     table = read_toml(path) if path else {}
     if resumed:
-        if not _name(table):
+        if not _key(table, "name"):
             raise BadInput(f"{path}: is incomplete: it names no algorithm")
-        if _name(with_keys({}, overrides)) not in (None, _name(table)):
+        said = with_keys({}, overrides)
+        if _key(said, "name") not in (None, _key(table, "name")):
             del table["algorithm"]
+        elif _key(said, "preset") not in (None, _key(table, "preset")):
+            table = _without_preset(table)
         again = {f"{key}=auto" for key in CHOSEN}
         overrides = [override for override in overrides if re.sub(r"[\s\"']", "", override) not in again]
     table = with_keys(table, overrides)
@@ -239,10 +243,26 @@ def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Conf
     return resolve(table)
 
 
-def _name(table: Record) -> object:
-    """algorithm.name; None if it is not given."""
+def _key(table: Record, key: str) -> object:
+    """This key of [algorithm]; None if it is not given."""
     algorithm = table.get("algorithm")
-    return algorithm.get("name") if isinstance(algorithm, dict) else None
+    return algorithm.get(key) if isinstance(algorithm, dict) else None
+
+
+def _without_preset(table: Record) -> Record:
+    """A whole configuration without the values that it would have by its algorithm and preset alone."""
+    kept = {key: value for key in ("name", "preset") if (value := _key(table, key)) is not None}
+    usual = tomllib.loads(to_toml(resolve({"algorithm": kept})))
+    return _merge({"algorithm": {"name": kept["name"]}}, _beyond(table, usual))
+
+
+def _beyond(table: Record, usual: Record) -> Record:
+    """What a table has otherwise than `usual`, with the name of what that belongs to."""
+    return {
+        key: _beyond(value, inner) if isinstance(value, dict) and isinstance(inner := usual.get(key), dict) else value
+        for key, value in table.items()
+        if key == "name" or value != usual.get(key)
+    }
 
 
 def read_toml(path: Path) -> Record:

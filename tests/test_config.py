@@ -148,6 +148,28 @@ def test_a_file_is_under_the_overrides_and_over_the_defaults(tmp_path: Path) -> 
     assert config.algorithm.momentum == 0.9 and config.algorithm.until_free
 
 
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        (("block-momentum", "diloco", "algorithm.tau=4"), "bmuf"),
+        (("block-momentum", "diloco", "algorithm.optimizer.name=adamw", "algorithm.optimizer.beta1=0.8"), "sparseloco"),
+        (("block-momentum", "", "training.learning_rate=0.3", "data.crop=6"), "diloco"),
+        (("sparse-delta", "strom2015", "algorithm.bits=32", "training.learning_rate=0.01"), "many-peers"),
+        (("sparse-delta", "many-peers", "model.width=2"), "strom2015"),
+        (("asgd", "chan2014", "run.team=1"), ""),
+    ],
+)
+def test_another_preset_on_a_resume_is_as_in_a_new_run(tmp_path: Path, first: tuple[str, ...], then: str) -> None:
+    """Its values take the place of the former preset's; what was set otherwise stays."""
+    name, preset, *own = first
+    settings = [f"algorithm.name={name}", *own]
+    path = tmp_path / "config.toml"
+    path.write_text(configuration.to_toml(configuration.load(None, [*settings, f"algorithm.preset={preset}"])))
+    again = configuration.load(path, [f"algorithm.preset={then}"], resumed=True)
+    assert again == configuration.load(None, [*settings, f"algorithm.preset={then}"])
+    assert configuration.load(path, [f"algorithm.preset={preset}"], resumed=True) == configuration.load(path, [])
+
+
 def test_a_bad_file_is_named(tmp_path: Path) -> None:
     """Missing, and not TOML."""
     with pytest.raises(BadInput, match=r"none\.toml"):

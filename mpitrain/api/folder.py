@@ -19,13 +19,15 @@ from mpitrain.mpi import Transport, order
 
 class Reserved(ExitStack):
     """The run folder as rank 0 has it, until the context ends; other ranks have no `lease`. Whoever wants to know the
-    folder is `told`."""
+    folder is `told`; `instead` says what to do where a new run's folder is there already."""
 
     lease: Lease | None = None
 
-    def __init__(self, transport: Transport, told: Callable[[Path], None]) -> None:
+    def __init__(
+        self, transport: Transport, told: Callable[[Path], None], instead: str = "--resume continues a run"
+    ) -> None:
         super().__init__()
-        self._transport, self.told = transport, told
+        self._transport, self.told, self._instead = transport, told, instead
 
     def reserve_given(self, options: TrainOptions) -> None:
         """Reserve the folder that --resume or --continue names, so that no other run writes a checkpoint there after
@@ -33,7 +35,7 @@ class Reserved(ExitStack):
         if self._transport.rank or options.print_config:
             return
         if options.continued is not None:
-            _make(options.continued, exist_ok=True)
+            self._make(options.continued, exist_ok=True)
             self._reserve(options.continued)
         elif options.resume is not None and options.resume.is_dir():
             self._reserve(options.resume)
@@ -45,7 +47,7 @@ class Reserved(ExitStack):
             return
         if self.lease is None:
             if options.out is not None:
-                _make(options.out, exist_ok=False)
+                self._make(options.out, exist_ok=False)
             name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
             self._reserve(options.out or make_numbered(Path(config.run.out) / name, parents=True))
         elif options.resume is None:
@@ -58,13 +60,12 @@ class Reserved(ExitStack):
         self.lease = Lease(folder)
         self.callback(self.lease.release)
 
-
-def _make(folder: Path, exist_ok: bool) -> None:
-    with naming(folder):
-        try:
-            folder.mkdir(parents=True, exist_ok=exist_ok)
-        except FileExistsError:
-            raise BadInput(f"{folder}: {user(folder) or 'is there already; --resume continues a run'}") from None
+    def _make(self, folder: Path, exist_ok: bool) -> None:
+        with naming(folder):
+            try:
+                folder.mkdir(parents=True, exist_ok=exist_ok)
+            except FileExistsError:
+                raise BadInput(f"{folder}: {user(folder) or f'is there already; {self._instead}'}") from None
 
 
 def _clear(folder: Path) -> None:

@@ -140,6 +140,7 @@ class Runtime(Protocol):
     steadfast: bool = False  #: whether no rank can fall silent, so that none gives heartbeats
     probes: int = 1  #: how often one looks for a message to find any that has come
     threads: int = 0  #: how many compute for a rank; 0: as the configuration and the machine say
+    deadline_key: str = "run.deadline"  #: what a user sets the deadline by
     witness: Witness | None = None  #: what answers where a recorded training is replayed
 
     def once(self, what: str, make: Callable[[], T]) -> T:

@@ -63,7 +63,7 @@ class Process(Runtime):
         return not wait(jobs, seconds).not_done
 
     def blocking(self, call: str, deadline: float) -> Blocking:
-        return self._watchdog.blocking(call, deadline)
+        return self._watchdog.blocking(call, deadline, key=self.deadline_key)
 
     def without_stopped(self, call: str, deadline: float) -> Blocking:
         """The same around a call that returns once ranks that are stopped have ended."""

@@ -82,9 +82,16 @@ class Member:
 
     grace = 0.0
 
-    def __init__(self, comm: Communicator | None = None, deadline: float = 300.0, runtime: Runtime = PROCESS) -> None:
+    def __init__(
+        self,
+        comm: Communicator | None = None,
+        deadline: float = 300.0,
+        runtime: Runtime = PROCESS,
+        deadline_key: str = Runtime.deadline_key,
+    ) -> None:
         if comm is None:
             require_one_job()
+        runtime.deadline_key = deadline_key
         self.comm: Communicator = comm if comm is not None else MPI.COMM_WORLD
         self.rank, self.size = self.comm.rank, self.comm.size
         self.members = list(range(self.size))
@@ -172,7 +179,8 @@ Whom = Sequence[int] | Callable[[], Sequence[int]] | None
 def overdue(member: Member, seconds: float, silent: Sequence[int], what: str) -> Overdue:
     """The error of a wait."""
     whom = f"{named(silent)} ({what})" if silent else what
-    return Overdue(f"rank {member.rank}: waited {seconds:g} s for {whom}; run.deadline sets the seconds", silent)
+    key = member.runtime.deadline_key
+    return Overdue(f"rank {member.rank}: waited {seconds:g} s for {whom}; {key} sets the seconds", silent)
 
 
 class Backoff:

@@ -17,17 +17,19 @@ from contextlib import suppress
 from types import TracebackType
 
 from mpitrain.errors import named
+from mpitrain.mpi.communicator import Runtime
 from mpitrain.start import stopped_ranks
 
 STEPS, LONGEST = 20, 1.0  # steps in a deadline, and the longest of them in seconds
 GRACE = 1.0  # seconds for a rank at work to hear of a fault and to end the job itself
 
 
-def outlasted(rank: int, call: str, deadline: float, stopped: Sequence[int] = ()) -> str:
-    """What a rank says before it ends the job because a call has not returned. `stopped`: ranks known to be stopped."""
+def outlasted(rank: int, call: str, deadline: float, key: str, stopped: Sequence[int] = ()) -> str:
+    """What a rank says before it ends the job because a call has not returned. `key`: what sets the deadline;
+    `stopped`: ranks known to be stopped."""
     if stopped:
-        return f"rank {rank}: waited {deadline:g} s for {named(stopped)} ({call}); run.deadline sets the seconds"
-    why = "another rank is silent; run.deadline sets the seconds"
+        return f"rank {rank}: waited {deadline:g} s for {named(stopped)} ({call}); {key} sets the seconds"
+    why = f"another rank is silent; {key} sets the seconds"
     return f"rank {rank}: {call} has not returned for {deadline:g} s: {why}"
 
 
@@ -36,12 +38,18 @@ class Blocking:
     after `patience` seconds, by default the same, in any case; or, where the call `goes_on` without them, it ends those
     stopped ranks."""
 
-    __slots__ = ("_dog", "deadline", "goes_on", "name", "patience", "step")
+    __slots__ = ("_dog", "deadline", "goes_on", "key", "name", "patience", "step")
 
     def __init__(
-        self, dog: "Watchdog", name: str, deadline: float, patience: float = 0.0, goes_on: bool = False
+        self,
+        dog: "Watchdog",
+        name: str,
+        deadline: float,
+        patience: float = 0.0,
+        goes_on: bool = False,
+        key: str = Runtime.deadline_key,
     ) -> None:
-        self._dog, self.name, self.deadline, self.goes_on = dog, name, deadline, goes_on
+        self._dog, self.name, self.deadline, self.goes_on, self.key = dog, name, deadline, goes_on, key
         self.patience, self.step = max(patience, deadline), min(deadline / STEPS, LONGEST)
 
     def __enter__(self) -> None:
@@ -62,8 +70,10 @@ class Blocking:
                     os.kill(process, signal.SIGKILL)
             return ""
         if stopped:
-            return outlasted(self._dog.rank, self.name, self.deadline, [*stopped])
-        return outlasted(self._dog.rank, self.name, self.patience) if seconds > self.patience else ""
+            return outlasted(self._dog.rank, self.name, self.deadline, self.key, [*stopped])
+        if seconds > self.patience:
+            return outlasted(self._dog.rank, self.name, self.patience, self.key)
+        return ""
 
 
 class Working:
@@ -112,10 +122,17 @@ class Watchdog:
         self._looking = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def blocking(self, name: str, deadline: float, patience: float = 0.0, goes_on: bool = False) -> Blocking:
-        """Context around a call of MPI."""
+    def blocking(
+        self,
+        name: str,
+        deadline: float,
+        patience: float = 0.0,
+        goes_on: bool = False,
+        key: str = Runtime.deadline_key,
+    ) -> Blocking:
+        """Context around a call of MPI. `key` sets the deadline."""
         self._start()
-        return Blocking(self, name, deadline, patience, goes_on)
+        return Blocking(self, name, deadline, patience, goes_on, key)
 
     def working(self, beat: Callable[[], None], step: float) -> Working:
         """Context of work without calls of MPI."""

@@ -135,7 +135,7 @@ class SimulatedRank(interface.Runtime):
         try:
             yield
         except Late:
-            print(f"mpitrain: {outlasted(self._rank, call, deadline)}", file=sys.stderr)
+            print(f"mpitrain: {outlasted(self._rank, call, deadline, self.deadline_key)}", file=sys.stderr)
             self.abort(1)
         finally:
             self._scheduler.limit(self._rank, inf)

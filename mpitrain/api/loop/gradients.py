@@ -7,7 +7,7 @@ import torch
 
 from mpitrain.api.loop.loader import Dealt
 from mpitrain.api.loop.method import Method
-from mpitrain.errors import BadInput, named
+from mpitrain.errors import BadInput
 from mpitrain.models.torch.binding import parts
 from mpitrain.training.buckets import Buckets, elements
 
@@ -42,8 +42,7 @@ class Gradients(Method):
             self._samples = self._together = 0
         self._samples, self._together = self._samples + batch.samples, self._together + batch.together
         self._t = t
-        self.roll.start(count=self._sums)
-        self._rolling = True
+        self._start_roll(self._sums)
 
     def before_step(self) -> None:
         if self._held:
@@ -56,7 +55,7 @@ class Gradients(Method):
         self._end_roll()
 
     def finish(self, t: int) -> None:
-        self._require_alike(self.roll.call(t, "the end of the loop", leaving=True, count=self._sums))
+        self.roll.call(t, "the end of the loop", leaving=True, sums=self._sums)
 
     def settle(self) -> None:
         if self._held:
@@ -66,15 +65,14 @@ class Gradients(Method):
         for hook in self._hooks:
             hook.remove()
 
+    def _start_roll(self, sums: int) -> None:
+        self.roll.start(sums=sums)
+        self._rolling = True
+
     def _end_roll(self) -> None:
         if self._rolling:
             self._rolling = False
-            self._require_alike(self.roll.end(self._t, "the other ranks' next batch"))
-
-    def _require_alike(self, sums: list[int]) -> None:
-        if fewer := [rank for rank, count in enumerate(sums) if count < max(sums)]:
-            line = f"{named(fewer)} called backward less often than the others: all sum each gradient"
-            self.roll.refuse(line, fewer)
+            self.roll.end(self._t, "the other ranks' next batch")
 
     def _require_sums(self) -> None:
         for name, p, place in zip(self.flat.names, self.flat.parameters, self._views, strict=True):
@@ -102,6 +100,9 @@ class Gradients(Method):
     def _begin_sums(self) -> None:
         if not self._together:
             raise BadInput("backward: of no batch that ranks.share has handed out")
+        if not self._rolling:  # a further backward of this batch, as of a closure: others may be done with it
+            with self.attendance:
+                self._start_roll(self._sums + 1)
         self._running, self._next = True, 0
         self._final = [False] * len(self._views)
         self._used[:] = 0

@@ -88,30 +88,37 @@ class Roll:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._told = np.zeros((transport.size, 3))
+        self._told = np.zeros((transport.size, 4))
 
-    def start(self, leaving: bool = False, unfit: bool = False, count: int = 0) -> None:
-        """Say whether this rank leaves, whether its parameters are not finite, and what it has counted."""
+    def start(self, leaving: bool = False, unfit: bool = False, sums: int = 0, count: int = 0) -> None:
+        """Say whether this rank leaves, whether its parameters are not finite, in how many sums of gradients it has
+        taken part, and what it has counted."""
         self._told[:] = 0
-        self._told[self._transport.rank] = leaving, unfit, count
+        self._told[self._transport.rank] = leaving, unfit, sums, count
         self._request = self._transport.start_sum(self._told)
 
     def end(self, t: int, what: str) -> list[int]:
-        """Wait for `what` after t batches; what each rank has counted. Raises BadInput everywhere where some leave and
-        others do not, or some are not finite."""
+        """Wait for `what` after t batches; what each rank has counted. Raises BadInput everywhere where some are not
+        finite, some have taken part in fewer sums than others, or some leave and others do not."""
         self._transport.wait(self._request, what)
         left, unfit = (np.flatnonzero(self._told[:, column]).tolist() for column in (0, 1))
         if unfit:
             self.refuse(f"{named(unfit)}: the parameters are not finite after {t} batches", unfit)
+        sums = self._told[:, 2]
+        if fewer := np.flatnonzero(sums < sums.max()).tolist():
+            line = f"{named(fewer)} called backward less often than the others: all sum each gradient"
+            self.refuse(line, fewer)
         if 0 < len(left) < self._transport.size:
             others = [rank for rank in range(self._transport.size) if rank not in left]
             line = f"{named(left)} left the loop after {t} batches, and {named(others)} did not: all take as many"
             self.refuse(line, left)
-        return [int(count) for count in self._told[:, 2]]
+        return [int(count) for count in self._told[:, 3]]
 
-    def call(self, t: int, what: str, leaving: bool = False, unfit: bool = False, count: int = 0) -> list[int]:
+    def call(
+        self, t: int, what: str, leaving: bool = False, unfit: bool = False, sums: int = 0, count: int = 0
+    ) -> list[int]:
         """Say it, and wait for the others."""
-        self.start(leaving, unfit, count)
+        self.start(leaving, unfit, sums, count)
         return self.end(t, what)
 
     def refuse(self, line: str, whom: Sequence[int]) -> None:

@@ -55,7 +55,7 @@ class Ranks:
     def __enter__(self) -> Self:
         if Ranks._open is not None:
             raise BadInput("distribute: another block is open; one model is trained at a time")
-        Ranks._open, self._transport = self, Transport(deadline=self._deadline)
+        Ranks._open, self._transport = self, Transport(deadline=self._deadline, deadline_key="deadline")
         self.rank, self.size = self._transport.rank, self._transport.size
         if self.size > 1:
             abort_on_exception()
@@ -85,7 +85,8 @@ class Ranks:
 
         In place of a `DataLoader` over a map-style dataset another one is read, which differs in its batches:
         batch_size is that of each rank, and a shuffled order is drawn from the seed and the epoch. Of any other
-        iterable, the ranks take one batch each in turn.
+        iterable, the ranks take one batch each in turn. Raises BadInput where it is asked for more after another one
+        has begun: not within each other.
         """
         epoch, handed = self._epochs, 0 if self._share else self._handed
         share = self._share = object()
@@ -101,6 +102,8 @@ class Ranks:
                 self._handed += self._share is share
                 with nullcontext() if self.weight else self._flat.gradients_are_zero():
                     yield dealt.batch
+                if self._share is not share:
+                    raise BadInput("ranks.share: another one began within this one's loop; take one after the other")
             with self._attendance:
                 self._done()
         finally:

@@ -57,6 +57,26 @@ def test_what_does_not_fit(algorithm: str, keys: dict[str, Any], line: str) -> N
         pass
 
 
+def test_a_folder_that_is_there_is_refused_by_what_a_loop_has() -> None:
+    Path("run").mkdir()
+    model = nn.Linear(2, 2)
+    line = "^run: is there already; give another out, also where ranks.load goes on$"
+    with pytest.raises(BadInput, match=line), mpitrain.distribute(model, sgd(model), out="run"):
+        pass
+
+
+def test_shares_within_each_other_are_refused() -> None:
+    """The outer one's place in the order of samples would be lost. One that was left early may still be held."""
+    model, data = nn.Linear(2, 2), [torch.zeros(3, 2)] * 4
+    line = r"^ranks\.share: another one began within this one's loop; take one after the other$"
+    with pytest.raises(BadInput, match=line), mpitrain.distribute(model, sgd(model)) as ranks:
+        left = ranks.share(data)
+        next(left)
+        assert len([*ranks.share(data)]) == 4 and ranks.epoch == 2
+        for _ in ranks.share(data):
+            [*ranks.share(data)]
+
+
 def test_a_rate_for_each_group_has_no_unit() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 1.0}], 0.1)
