@@ -81,11 +81,10 @@ class Cell:
         print(re.sub(r"(?m)^(?!#).*\n|^# ", "", chosen.read_text()), flush=True)
         return Candidate(0, ADVISED, read_toml(chosen))
 
-    def predicted(self) -> float:
-        """The mean over seeds of the seconds that it says."""
+    def predicted(self) -> str:
+        """The mean over seeds of the time that it says, and the span; "≤" where it is shorter."""
         told = (self._words.out / "advice" / "advice.toml").read_text().splitlines()[1]
-        found = re.search(r": (?:(\d+) min )?([\d.]+) s", told)
-        return 60 * float(found[1] or 0) + float(found[2]) if found else math.nan
+        return told.partition(": ")[2]
 
     def points(self) -> list[Candidate]:
         """What one would have tried."""
@@ -164,7 +163,7 @@ def main() -> None:
             rows.append([each.shown if number else ADVISED, said])
         rows += [[each.shown, f"{once[number]:.2f}"] for number, each in enumerate(points, 1) if number not in best]
     print(table([f"{words.name}, {words.machine}", f"s to {cell.target:g}"], rows))
-    print(f"\npredicted: {cell.predicted():.2f} s")
+    print(f"\npredicted: {cell.predicted()}")
 
 
 if __name__ == "__main__":
