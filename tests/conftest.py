@@ -213,6 +213,13 @@ def simulated(tmp_path: Path, request: pytest.FixtureRequest) -> Callable[..., E
     return run
 
 
+@pytest.fixture
+def no_gpu(request: pytest.FixtureRequest) -> None:
+    """For tests of what holds for `simulated` ranks alone, which `--device gpu` launches."""
+    if request.config.getoption("--device") == "gpu":
+        pytest.skip("trainings are not simulated on a GPU")
+
+
 def refusals(words: Sequence[str], capsys: pytest.CaptureFixture[str]) -> tuple[int, list[str]]:
     """The exit status of a command in this process, argparse's own included, and the program's lines on why."""
     try:

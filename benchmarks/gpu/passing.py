@@ -2,8 +2,8 @@
 
     mpirun -n 2 python benchmarks/gpu/passing.py [--bytes 1024 ...] [--repeats 10] [--json FILE]
 
-Directly and staged by the host, in turns: a message there and back, and a sum over all ranks. Medians, and the numbers
-of bytes of the vector a second. With an MPI that is not CUDA-aware, only staged.
+Directly and staged by the host, in turns: a message from rank 0 to rank 1 and back, and a sum over all ranks. Median
+times, and the vector's bytes by them. With an MPI that is not CUDA-aware, only staged.
 """
 
 import argparse
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.device import choose
+from mpitrain.device import available, choose, describe
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport, cuda_aware, library
 from mpitrain.mpi.tags import Tag
@@ -60,11 +60,14 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     plain = Transport(deadline=60.0)
+    if plain.size < 2 or not available():
+        raise SystemExit(f"passing.py: wants two ranks or more, and a GPU ({describe()})")
     device = choose("gpu", "tf32", plain.local_rank)
     aware, source = cuda_aware(options.cuda_aware)
     ways: dict[str, tuple[bool, Transport]] = {}
-    for name, device.direct in {"staged": False, **({"direct": True} if aware else {})}.items():
-        ways[name] = device.direct, device.transport(plain)
+    for direct in (False, True) if aware else (False,):
+        device.direct = direct
+        ways["direct" if direct else "staged"] = direct, device.transport(plain)
     first, results = plain.rank == 0, []
     if first:
         print(f"{device}; {plain.size} ranks; {library()}; CUDA-aware: {aware} ({source})\n")

@@ -61,9 +61,9 @@ class Corpus:
         minibatches. `memory_limit`: inputs with more bytes than this stay on disk. `augmentation`: that of images.
         `normalise`: by the statistics of the "corpus" (stored mean and standard deviation), or of each "speaker" or
         "utterance" (frames); by the corpus's "mean" alone or by "unit", 255 (pixels); or "none". `statistics`: mean and
-        standard_deviation to use instead of the stored ones. `window`: the tokens of a sample. `threads`: so many may
-        gather the pixels of a minibatch. Without `hold`, the caller calls it before anything is gathered. Raises
-        BadInput naming the folder, the shard, or the key of [data].
+        standard_deviation to use instead of the stored ones. `window`: the tokens of a sample. `threads`: how many
+        threads gather the pixels of a large minibatch. Without `hold`, the caller calls it before anything is gathered.
+        Raises BadInput naming the folder, the shard, or the key of [data].
         """
         files = _opened(path, part)
         first = files[0]

@@ -51,6 +51,15 @@ class Process(Runtime):
         self._watchdog.rank = MPI.COMM_WORLD.rank  # the watchdog's thread may not ask
         segments.note()
 
+    @property
+    def deadline_key(self) -> str:
+        """See Runtime."""
+        return self._watchdog.deadline_key
+
+    @deadline_key.setter
+    def deadline_key(self, key: str) -> None:
+        self._watchdog.deadline_key = key
+
     @staticmethod
     def pause(nap: float, patience: float, describe: Callable[[], str]) -> None:
         if nap:
@@ -63,7 +72,7 @@ class Process(Runtime):
         return not wait(jobs, seconds).not_done
 
     def blocking(self, call: str, deadline: float) -> Blocking:
-        return self._watchdog.blocking(call, deadline, key=self.deadline_key)
+        return self._watchdog.blocking(call, deadline)
 
     def without_stopped(self, call: str, deadline: float) -> Blocking:
         """The same around a call that returns once ranks that are stopped have ended."""

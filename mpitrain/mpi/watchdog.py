@@ -38,18 +38,12 @@ class Blocking:
     after `patience` seconds, by default the same, in any case; or, where the call `goes_on` without them, it ends those
     stopped ranks."""
 
-    __slots__ = ("_dog", "deadline", "goes_on", "key", "name", "patience", "step")
+    __slots__ = ("_dog", "deadline", "goes_on", "name", "patience", "step")
 
     def __init__(
-        self,
-        dog: "Watchdog",
-        name: str,
-        deadline: float,
-        patience: float = 0.0,
-        goes_on: bool = False,
-        key: str = Runtime.deadline_key,
+        self, dog: "Watchdog", name: str, deadline: float, patience: float = 0.0, goes_on: bool = False
     ) -> None:
-        self._dog, self.name, self.deadline, self.goes_on, self.key = dog, name, deadline, goes_on, key
+        self._dog, self.name, self.deadline, self.goes_on = dog, name, deadline, goes_on
         self.patience, self.step = max(patience, deadline), min(deadline / STEPS, LONGEST)
 
     def __enter__(self) -> None:
@@ -69,11 +63,10 @@ class Blocking:
                 with suppress(ProcessLookupError):  # another rank has ended it
                     os.kill(process, signal.SIGKILL)
             return ""
+        rank, key = self._dog.rank, self._dog.deadline_key
         if stopped:
-            return outlasted(self._dog.rank, self.name, self.deadline, self.key, [*stopped])
-        if seconds > self.patience:
-            return outlasted(self._dog.rank, self.name, self.patience, self.key)
-        return ""
+            return outlasted(rank, self.name, self.deadline, key, [*stopped])
+        return outlasted(rank, self.name, self.patience, key) if seconds > self.patience else ""
 
 
 class Working:
@@ -118,21 +111,15 @@ class Watchdog:
     ) -> None:
         self.task: Blocking | Working | None = None
         self.rank, self._end, self._woken = rank, end, threading.Event()
+        self.deadline_key = Runtime.deadline_key
         self._sleep = self._woken.wait if sleep is None else sleep
         self._looking = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def blocking(
-        self,
-        name: str,
-        deadline: float,
-        patience: float = 0.0,
-        goes_on: bool = False,
-        key: str = Runtime.deadline_key,
-    ) -> Blocking:
-        """Context around a call of MPI. `key` sets the deadline."""
+    def blocking(self, name: str, deadline: float, patience: float = 0.0, goes_on: bool = False) -> Blocking:
+        """Context around a call of MPI."""
         self._start()
-        return Blocking(self, name, deadline, patience, goes_on, key)
+        return Blocking(self, name, deadline, patience, goes_on)
 
     def working(self, beat: Callable[[], None], step: float) -> Working:
         """Context of work without calls of MPI."""

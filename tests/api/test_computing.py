@@ -101,9 +101,8 @@ def test_nothing_is_said_where_it_is_not_asked_for_or_wanted(by: Callable[..., C
     assert by([[1.0, 0.5]], "model.backend=auto", "run.progress=none") == ([("torch", "float32")], "")
 
 
-def test_simulated_ranks_time_nothing(simulated: Callable[..., Any], tmp_path: Path, pytestconfig: Any) -> None:
-    if pytestconfig.getoption("--device") == "gpu":
-        pytest.skip("trainings are not simulated on a GPU")
+@pytest.mark.usefixtures("no_gpu")
+def test_simulated_ranks_time_nothing(simulated: Callable[..., Any], tmp_path: Path) -> None:
     ended = simulated(2, "--out", "run", "--set", "training.epochs=0.1", *AUTO)
     assert (
         ended.status == 0

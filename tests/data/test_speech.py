@@ -214,7 +214,9 @@ def test_a_stopped_import_leaves_nothing(speech: list[Path], tmp_path: Path, num
     command = [sys.executable, "-m", "mpitrain", "prepare", "speech", "--hours", "99", "--jobs", "1", str(folder)]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
         try:
+            until = time.monotonic() + 90
             while process.poll() is None and not list(folder.glob(".speaking-*/train")):
+                assert time.monotonic() < until, "nothing was begun within 90 s"
                 time.sleep(0.02)
             process.send_signal(number)
             said = process.communicate(timeout=90)[1]

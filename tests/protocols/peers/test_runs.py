@@ -186,6 +186,7 @@ def test_another_algorithms_run_is_taken_up(simulated: Callable[..., Any], tmp_p
     assert summary(tmp_path / "run")["replicas_identical"] is True
 
 
+@pytest.mark.usefixtures("no_gpu")
 def test_what_is_left_of_a_training_keeps_its_place_beside_a_rank_without_a_turn(
     simulated: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -196,5 +197,4 @@ def test_what_is_left_of_a_training_keeps_its_place_beside_a_rank_without_a_turn
     for path in sorted((tmp_path / "run" / "checkpoints").glob("[0-9]*")):
         with h5py.File(path / "state.h5") as file:
             told = json.loads(file.attrs["numbers"])
-        assert told["trained"] <= told["position"], path
-        assert told["position"] < 2876 or told["trained"] == 2876, path
+        assert told["trained"] <= told["position"] < told["trained"] + 200, path

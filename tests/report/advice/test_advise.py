@@ -145,7 +145,7 @@ def test_a_wrong_use_is_one_line(command: str, capsys: pytest.CaptureFixture[str
 
 
 def tried(number: int, algorithm: str, seconds: list[float], **settings: object) -> Tried:
-    """A candidate that comes to an error of 0.1 after so many seconds, by seed, and to 0.9 after half of them."""
+    """A candidate. `seconds` has a number for each seed: after half of it the error is 0.9, and after all of it 0.1."""
     table = {"algorithm": {"name": algorithm}}
     candidate = Candidate(number, algorithm, table, {f"algorithm.{key}": value for key, value in settings.items()})
     curves = [
