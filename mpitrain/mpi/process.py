@@ -51,15 +51,6 @@ class Process(Runtime):
         self._watchdog.rank = MPI.COMM_WORLD.rank  # the watchdog's thread may not ask
         segments.note()
 
-    @property
-    def deadline_key(self) -> str:
-        """See Runtime."""
-        return self._watchdog.deadline_key
-
-    @deadline_key.setter
-    def deadline_key(self, key: str) -> None:
-        self._watchdog.deadline_key = key
-
     @staticmethod
     def pause(nap: float, patience: float, describe: Callable[[], str]) -> None:
         if nap:
@@ -72,6 +63,7 @@ class Process(Runtime):
         return not wait(jobs, seconds).not_done
 
     def blocking(self, call: str, deadline: float) -> Blocking:
+        self._watchdog.deadline_key = self.deadline_key
         return self._watchdog.blocking(call, deadline)
 
     def without_stopped(self, call: str, deadline: float) -> Blocking:
