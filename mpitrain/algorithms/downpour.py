@@ -155,5 +155,5 @@ class _AveragingMaster(ServerRule):
         self._averaging_rate, self._average = averaging_rate, fast(moving_average)
 
     def merge(self, vectors: Buffers, delta: Array, scratch: Array, at: Merge) -> None:
-        self._average(vectors["average"], vectors["theta"], scratch, rate=self._averaging_rate(at.t))
+        self._average(vectors["average"], vectors["theta"], scratch, rate=self._averaging_rate(at.t - at.began))
         super().merge(vectors, delta, scratch, at)

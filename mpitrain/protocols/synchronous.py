@@ -104,11 +104,11 @@ class Rule:
 
     def __call__(self, part: slice, gradient: Array, eta: float, scale: float = 1.0) -> None:
         """Update a part by `scale` times its `gradient`, which is final; backward no longer needs these parameters."""
-        t = self.state.index
+        t = self.state.index - self.state.began
         for b, g in block_pairs(part, gradient):
             if scale != 1.0:
                 np.multiply(g, scale, out=g)  # the same object: else CuPy makes a copy first
             if self._average is not None:  # which takes in θ_t just before update t + 1
                 z, scratch = self.state.beside["average"][b], self._scratch[: b.stop - b.start]
                 self._average(z, self.state.theta[b], scratch, rate=self._averaging_rate(t))
-            self._local.step(b, g, eta, t - self.state.began)
+            self._local.step(b, g, eta, t)

@@ -98,6 +98,15 @@ def test_a_master_merges_blocks_to_the_bits_of_the_whole(name: str) -> None:
     assert found[0] == found[1]
 
 
+def test_a_mean_of_the_centre_that_begins_at_a_resume_is_that_of_what_follows() -> None:
+    theta = np.array([1.0])
+    vectors = {"theta": theta, "average": theta.copy()}
+    master, scratch = algorithm("adownpour").master(plain), np.empty(1)
+    for t in (100, 101, 102):  # Θ is 1, 3 and 5 where they are merged
+        master.merge(vectors, np.array([-2.0]), scratch, Merge(1.0, 0, t, began=100))
+    assert vectors["theta"] == 7 and vectors["average"] == pytest.approx(3)
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_model_is_made_of_vectors_that_a_checkpoint_has(name: str) -> None:
     options = algorithm(name)

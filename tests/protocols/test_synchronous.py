@@ -73,13 +73,16 @@ def test_a_loss_that_is_not_finite_stops_the_run(session_of) -> None:
         trained(session_of, "algorithm.name=sgd", "training.learning_rate=1e30", "training.epochs=5")
 
 
-def test_an_optimizer_without_a_past_counts_its_steps_from_the_resume(session_of) -> None:
-    """AdamW's corrections for young moments go by its own steps, not by the training's."""
-    settings = ("algorithm.name=sgd", "training.optimizer=adamw", "training.epochs=1", "training.learning_rate=0.01")
+@pytest.mark.parametrize("settings", [("sgd", "training.optimizer=adamw"), ("averaged",)])
+def test_what_has_no_past_counts_its_steps_from_the_resume(session_of, settings: tuple[str, ...]) -> None:
+    """AdamW's corrections for young moments go by its own steps, not by the training's; so does a mean, in which the
+    parameters that it begins from would else count for all that were before."""
+    name, *more = settings
     found = []
     for index in (0, 1000):
-        session = session_of(Transport(deadline=10.0), *settings)
+        common = (f"algorithm.name={name}", "training.epochs=1", "training.learning_rate=0.01")
+        session = session_of(Transport(deadline=10.0), *common, *more)
         session.state.index = session.state.began = index
         PROTOCOLS["synchronous"](session)
-        found.append(session.state.theta.tobytes())
+        found.append(session.state.model.tobytes())
     assert found[0] == found[1]

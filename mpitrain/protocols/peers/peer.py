@@ -105,7 +105,8 @@ class Peer(Trainer):
     def _with_momentum(self, u: Array, samples: int) -> Entries:
         """u ← μu + g; what of it is sent is 0 from then on (Lin et al. 2018, §3.1 and 3.2)."""
         for b in self._blocks:
-            self._accelerate(u[b], self._gradient[b], self._scratch, eta=-samples, mu=self.options.momentum)
+            scratch = self._scratch[: b.stop - b.start]
+            self._accelerate(u[b], self._gradient[b], scratch, eta=-samples, mu=self.options.momentum)
         entries = self.compressor.end(u)
         u[self.session.device.to_device((entries.words & INDEX).astype(np.int64))] = 0
         return entries

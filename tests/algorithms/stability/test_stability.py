@@ -84,6 +84,30 @@ def test_the_condition_is_exact_for_the_two_by_two_map() -> None:
 
 
 @pytest.mark.parametrize("workers", SIZES)
+def test_the_synchronous_condition_is_exact(workers: int) -> None:
+    """Of the mean and the centre by equations 5 and 6, and of how far workers are from their mean, x ← (1 − η − α)x."""
+    rng = np.random.default_rng(workers)
+    eta, alpha = rng.uniform(-0.5, 2.5, 10_000), rng.uniform(-0.5, 4.5, 10_000) / (workers + 1)
+    beta = workers * alpha
+    both = np.stack([np.stack([1 - eta - alpha, alpha], -1), np.stack([beta, 1 - beta], -1)], -2)
+    radius = np.maximum(np.abs(np.linalg.eigvals(both)).max(axis=-1), np.abs(1 - eta - alpha) * (workers > 1))
+    holds = elastic.synchronous_condition(eta, alpha, workers)
+    assert np.array_equal(holds, radius <= 1 + 1e-12)
+    assert 0.1 < holds.mean() < 0.8
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "warned"), [(elastic.Easgd, False), (elastic.EasgdSync, True), (elastic.EamsgdSync, True)]
+)
+def test_a_moving_rate_that_is_only_too_large_in_step_is_warned_of(
+    algorithm: type[elastic.AttractingCentre], warned: bool
+) -> None:
+    """Two workers at α = 0.9, η = 0.1: one after another 0.974 is the limit, together 0.655."""
+    assert bool(algorithm(alpha=0.9).warnings(0.1, 2)) == warned
+    assert not algorithm(alpha=0.65).warnings(0.1, 2)
+
+
+@pytest.mark.parametrize("workers", SIZES)
 def test_the_condition_suffices_for_a_round(workers: int) -> None:
     rng = np.random.default_rng(workers)
     eta, share = rng.uniform(0, 2, 100), rng.uniform(0, 1, 100)

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from mpitrain import flat
 from mpitrain.algorithms import SparseDelta
 from mpitrain.compression.thresholds import UNIT, round_threshold
 from mpitrain.errors import BadInput, TrainingFailed
@@ -152,6 +153,16 @@ def test_momentum_of_what_is_not_sent(session_of) -> None:
     assert np.array_equal(session.state.theta, weights)
     assert np.array_equal(session.state.local["residual"], residual)
     assert np.array_equal(session.state.local["velocity"], u)
+
+
+@pytest.mark.parametrize("turn", ["momentum=0.5", "tau=3", "error_decay=0.75"])
+def test_blocks_of_a_vector_are_updated_as_the_whole(session_of, monkeypatch, turn: str) -> None:
+    """The last block of five weights is shorter than the two before it."""
+    whole = trained(session_of, *STEPS, f"algorithm.{turn}")
+    monkeypatch.setattr(flat, "BLOCK", 2)
+    cut = trained(session_of, *STEPS, f"algorithm.{turn}")
+    assert np.array_equal(cut.state.theta, whole.state.theta) and not np.array_equal(cut.state.theta, np.ones(5))
+    assert all(np.array_equal(cut.state.local[name], each) for name, each in whole.state.local.items())
 
 
 def test_the_largest_of_a_chunk(session_of) -> None:
