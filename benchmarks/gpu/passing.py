@@ -8,6 +8,7 @@ times, and the vector's bytes by them. With an MPI that is not CUDA-aware, only 
 
 import argparse
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -15,6 +16,9 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from launch import require_ranks
 
 from mpitrain.device import available, choose, describe
 from mpitrain.flat import Array
@@ -59,9 +63,10 @@ def main() -> None:
     parser.add_argument("--cuda-aware", choices=("auto", "yes", "no"), default="auto")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    require_ranks(2, or_more=True)
     plain = Transport(deadline=60.0)
-    if plain.size < 2 or not available():
-        raise SystemExit(f"passing.py: wants two ranks or more, and a GPU ({describe()})")
+    if not available():
+        raise SystemExit(f"passing.py: wants a GPU ({describe()})")
     device = choose("gpu", "tf32", plain.local_rank)
     aware, source = cuda_aware(options.cuda_aware)
     ways: dict[str, tuple[bool, Transport]] = {}

@@ -42,7 +42,7 @@ class Trial:
 SHORT = "--set training.epochs=0.05 --set run.evaluate_every=0"
 TRIALS = {
     "advise/cells.py": Trial(
-        "speech half {out} --budget 1m --points 2 --seeds 1 --target 0.99 --set data.path={frames} "
+        "speech half {out} --budget 30s --points 2 --seeds 1 --target 0.99 --set data.path={frames} "
         "--set training.epochs=1"
     ),
     "augmentation/cost.py": Trial("--repeats 1"),
@@ -58,7 +58,11 @@ TRIALS = {
     "papers/elastic/sweep.py": Trial(
         "{out} --quick --only workers --methods msgd downpour --epochs 0.2", wants=("matplotlib",)
     ),
-    "gpu/run.sh": Trial("--try {out}/gpu.json", wants=("g++",), variables=(f"PYTHONPATH={ROOT}/tests/fake_cupy",)),
+    "gpu/run.sh": Trial(
+        "--try {out}/gpu.json kernels steps-tf32 modules sharing-algorithms sharing-networks",
+        wants=("g++",),
+        variables=(f"PYTHONPATH={ROOT}/tests/fake_cupy",),
+    ),
     "gpu/passing.py": Trial(
         "--bytes 4096 --repeats 1 --cuda-aware yes", 2, ("g++",), (f"PYTHONPATH={ROOT}/tests/fake_cupy",)
     ),
