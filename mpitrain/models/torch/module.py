@@ -43,7 +43,8 @@ class TorchModel(Model):
     `loss`; `metric` (outputs, targets) → mean is then the figure of `merit`, of which less is better, by the name
     `merit`.
     Parameters that need no gradient are constants: `make(seed)` makes them, and no algorithm changes them. The module,
-    its vectors and its minibatches lie in `place`. Raises BadInput naming the module's part that cannot be trained.
+    its vectors and its minibatches lie in `place`. It is tried out in `dtype`, that of the training. Raises BadInput
+    naming the module's part that cannot be trained.
     """
 
     def __init__(
@@ -63,6 +64,7 @@ class TorchModel(Model):
         form: SampleForm | None = None,
         metric: Loss | None = None,
         merit: str = "",
+        dtype: DTypeLike = np.float32,
     ) -> None:
         keep_memory()
         self.name, self.input_shape, self.classes = name, tuple(input_shape), classes
@@ -73,9 +75,9 @@ class TorchModel(Model):
         self.loss = loss or (_of_each if self.form.targets else LOSSES[output])
         self.metric, self.merit = metric, merit or ("error" if classes else "loss")
         self._make, self._seed, self._bf16, self.place = make, seed, bf16, place
-        self._dtype = np.dtype(np.float32)
+        self.dtype = np.dtype(dtype)  # that of the module now
         with place.computing():
-            self.module = torch_state.cast(self._own(seed), torch.float32).to(place.device)
+            self.module = torch_state.cast(self._own(seed), DTYPES[self.dtype.name]).to(place.device)
         self._binding = Binding(examination.trained(self.module), l2, l2_biases, place)
         self.layout = self._binding.layout  # as the module registers them
         self.statistics = Statistics(self.module, partial(self._outputs, training=True))
@@ -147,7 +149,7 @@ class TorchModel(Model):
             self._bind(parameters, training=False)
             with self._autocast():
                 outputs = self._outputs(inputs, training=False)
-                return self.place.array(outputs.to(DTYPES[self._dtype.name]))
+                return self.place.array(outputs.to(DTYPES[self.dtype.name]))
 
     def measure(self, parameters: Array, inputs: Array, number: int, count: int) -> None:
         """Take the minibatch `number` of `count` of training data into the statistics of normalisation; after the last
@@ -237,9 +239,9 @@ class TorchModel(Model):
         return torch_state.held(self.module).keys() - trained - self.statistics.names()
 
     def _convert(self, dtype: np.dtype) -> None:
-        if dtype != self._dtype:
+        if dtype != self.dtype:
             torch_state.cast(self.module, DTYPES[dtype.name])
-            self._dtype = dtype
+            self.dtype = dtype
 
     def inputs(self, inputs: Array) -> torch.Tensor:
         """The array [n, *input_shape] as the module gets it; it shares the memory."""
