@@ -128,6 +128,24 @@ def test_a_gradient_in_several_pieces_is_refused() -> None:
         TorchModel(lambda seed: Large(reentrant=True), (2, 2), 3)
 
 
+def test_a_module_that_has_gradients_already() -> None:
+    """As after steps that were taken with it before."""
+    sizes = (4, 200), (200, 200), (200, 200), (200, 3)
+
+    def make(stepped: bool) -> nn.Module:
+        module = nn.Sequential(nn.Flatten(), *(nn.Linear(*each) for each in sizes))
+        if stepped:
+            module(torch.ones(2, 4)).sum().backward()
+        return module
+
+    models = [TorchModel(lambda seed, stepped=stepped: make(stepped), (2, 2), 3) for stepped in (True, False)]
+    theta, batch = models[0].initial(1, np.float64), batches((2, 2), 1, classes=3)[0]
+    gradients = np.empty((2, theta.size))
+    for model, gradient in zip(models, gradients, strict=True):
+        model.loss_and_gradient(theta, gradient, batch)
+    np.testing.assert_array_equal(*gradients)
+
+
 class Detached(nn.Module):
     """Its first layer's gradient reads the last weights after theirs is final."""
 
