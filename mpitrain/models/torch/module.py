@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import prod
-from typing import Literal, SupportsFloat
+from typing import Any, Literal, SupportsFloat
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from mpitrain.errors import BadInput, blaming
 from mpitrain.flat import Array, on_host
+from mpitrain.models.layer import with_gradient
 from mpitrain.models.model import Model, Ready
 from mpitrain.models.torch import examination
 from mpitrain.models.torch import state as torch_state
@@ -78,6 +79,9 @@ class TorchModel(Model):
         self.dtype = np.dtype(dtype)  # that of the module now
         with place.computing():
             self.module = torch_state.cast(self._own(seed), DTYPES[self.dtype.name]).to(place.device)
+        for layer in self.module.modules() if place.device.type == "cpu" else ():
+            if isinstance(layer, torch.nn.GroupNorm):
+                layer.register_forward_pre_hook(_with_gradients)
         self._binding = Binding(examination.trained(self.module), l2, l2_biases, place)
         self.layout = self._binding.layout  # as the module registers them
         self.statistics = Statistics(self.module, partial(self._outputs, training=True))
@@ -264,6 +268,16 @@ def standalone(model: Model, parameters: Array) -> torch.nn.Module:
     if not isinstance(model, TorchModel):
         raise BadInput(f"{model.name}: is no module of PyTorch's")
     return model.standalone(parameters)
+
+
+def _with_gradients(norm: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The inputs of a group normalisation `with_gradient`; None where they need not be changed. What `torch.compile`
+    makes of it does not crash."""
+    if all(getattr(x, "requires_grad", True) for x in inputs) or torch.compiler.is_compiling():
+        return None
+    if not torch.is_grad_enabled() or not any(p.requires_grad for p in norm.parameters()):
+        return None
+    return tuple(with_gradient(x) if torch.is_tensor(x) and x.is_floating_point() else x for x in inputs)
 
 
 def _of_each(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
