@@ -335,7 +335,7 @@ def _inline(value: object) -> str:
         value = value.item()
     if isinstance(value, str | Path):  # whose escapes differ from JSON's
         return tomli_w.dumps({"text": str(value)}).removeprefix("text = ").rstrip("\n")
-    return json.dumps(value)
+    return repr(value) if isinstance(value, float) else json.dumps(value)  # whose inf and nan are not JSON's
 
 
 def resolve(table: Record) -> Config:

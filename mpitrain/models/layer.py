@@ -26,6 +26,12 @@ Pixels = Annotated[int, msgspec.Meta(ge=1, le=10_000)]
 Finite = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
 
 
+def with_gradient(x: Tensor) -> Tensor:
+    """x, with a gradient whether it is wanted or not. On CPUs the backward pass of PyTorch's group normalisation (2.13)
+    writes that of channels-last images of fewer than 2,048 pixels even without memory for it, and crashes."""
+    return x if x.requires_grad else x.detach().requires_grad_()
+
+
 class DoesNotFit(BadInput):
     """A layer that its input is too small or of the wrong kind for: `key` of its table is at fault, and `why` says
     how."""

@@ -131,6 +131,7 @@ def _imported(
         form=form,
         metric=cast("Loss | None", found.get("model.metric")),
         merit=merit,
+        dtype=config.training.dtype,
     )
     record = ModelRecord(
         options.import_ or "",

@@ -7,6 +7,7 @@ was trained with: the files that the configuration names as long as they are the
 What is executed on account of a run folder is said before. The folder of another user needs the caller's trust.
 """
 
+import json
 import os
 import pwd
 import sys
@@ -159,7 +160,7 @@ def read(folder: Path, key: str) -> ModelRecord | DataRecord | None:
     path = folder / record_of(key)
     kind: type[ModelRecord | DataRecord] = DataRecord if key.startswith("data.") else ModelRecord
     try:
-        return msgspec.json.decode(read_whole(path, LARGEST), type=kind)
+        return msgspec.convert(json.loads(read_whole(path, LARGEST)), kind)  # msgspec reads no infinite options
     except FileNotFoundError:
         return None
     except (OSError, ValueError, RecursionError) as error:

@@ -41,11 +41,16 @@ LAYERS = [
 ]
 
 
-@pytest.mark.parametrize("name", [*PRESETS, "list"])
+FIRST = [GroupNormOptions(1), Convolve(4, 3, 1, 1), Connect()]
+LISTS = {"list": (LAYERS, (17, 19, 2)), "grey": (FIRST, (8, 8, 1)), "coloured": (FIRST, (8, 8, 3))}
+
+
+@pytest.mark.parametrize("name", [*PRESETS, *LISTS])
 def test_outputs_and_gradients_equal_those_of_numpy(name: str) -> None:
     """In float64, with the same vector; then one of float32 to its accuracy."""
-    if name == "list":
-        ours = network(Design(LAYERS, "softmax", 0.01), (17, 19, 2), 7)
+    if name in LISTS:
+        layers, shape = LISTS[name]
+        ours = network(Design(layers, "softmax", 0.01), shape, 7)
     else:
         ours = build(name, SHAPES.get(name, (23, 23)), 7, width=0.05, l2=0.01, dropout=0.0)
     theirs = TorchNetwork(ours)

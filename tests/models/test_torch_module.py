@@ -128,6 +128,50 @@ def test_a_gradient_in_several_pieces_is_refused() -> None:
         TorchModel(lambda seed: Large(reentrant=True), (2, 2), 3)
 
 
+def test_a_module_that_has_gradients_already() -> None:
+    """As after steps that were taken with it before."""
+    sizes = (4, 200), (200, 200), (200, 200), (200, 3)
+
+    def make(stepped: bool) -> nn.Module:
+        module = nn.Sequential(nn.Flatten(), *(nn.Linear(*each) for each in sizes))
+        if stepped:
+            module(torch.ones(2, 4)).sum().backward()
+        return module
+
+    models = [TorchModel(lambda seed, stepped=stepped: make(stepped), (2, 2), 3) for stepped in (True, False)]
+    theta, batch = models[0].initial(1, np.float64), batches((2, 2), 1, classes=3)[0]
+    gradients = np.empty((2, theta.size))
+    for model, gradient in zip(models, gradients, strict=True):
+        model.loss_and_gradient(theta, gradient, batch)
+    np.testing.assert_array_equal(*gradients)
+
+
+@pytest.mark.parametrize("first", [0, 2, 3], ids=lambda first: f"{first} frozen layers")
+@pytest.mark.parametrize("channels", [1, 3])
+def test_group_normalisation_of_what_needs_no_gradient(channels: int, first: int) -> None:
+    """PyTorch's backward pass crashes on it. The gradients are those of memory with the channels first; what is frozen
+    costs no backward pass."""
+    backwards: list[str] = []
+
+    def make() -> nn.Module:
+        norms = nn.GroupNorm(1, channels), nn.GroupNorm(2, 4)
+        module = nn.Sequential(norms[0], nn.Conv2d(channels, 4, 3), norms[1], nn.Flatten(), nn.Linear(144, 3))
+        for number, layer in enumerate(module[:3]):
+            layer.requires_grad_(number >= first)
+        module[1].register_full_backward_hook(lambda *told: backwards.append("convolution"))
+        return module
+
+    model = TorchModel(lambda seed: make(), (8, 8, channels), 3)
+    theta, batch = model.initial(1, np.float64), batches((8, 8, channels), 1, classes=3)[0]
+    gradient, plain = np.empty_like(theta), model.standalone(theta).train()
+    model.loss_and_gradient(theta, gradient, batch)
+    assert bool(backwards) == (first == 0)
+    x = torch.from_numpy(batch.inputs).permute(0, 3, 1, 2).clone(memory_format=torch.contiguous_format)
+    functional.cross_entropy(plain(x.requires_grad_()), torch.from_numpy(batch.targets).long()).backward()
+    expected = torch.cat([p.grad.flatten() for p in plain.parameters() if p.requires_grad])
+    np.testing.assert_allclose(gradient, expected, rtol=1e-9, atol=1e-12)
+
+
 class Detached(nn.Module):
     """Its first layer's gradient reads the last weights after theirs is final."""
 

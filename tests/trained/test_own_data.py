@@ -46,7 +46,7 @@ class Items:
         Items.asked.append(index)
         return self.items[index]
 
-def items(n=300):
+def items(n=300, clip=1.0):
     whole = Items(n + 50)
     return {"dev": Subset(whole, range(n, n + 50)), "train": Subset(whole, range(n))}
 
@@ -184,7 +184,9 @@ def test_a_run_folder_of_own_data(
     simulated: Callable[..., Any], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Resumed on other ranks, evaluated, shown, exported; with the code that it was trained with."""
-    keys = setting("data.import=data.py:items", "data.options={n=200}", "algorithm.name=easgd", "training.epochs=3")
+    keys = setting(
+        "data.import=data.py:items", "data.options={n=200, clip=inf}", "algorithm.name=easgd", "training.epochs=3"
+    )
     assert simulated(3, *keys, "--out", "run").status == 0
     (folder / "data.py").write_text(DATA.replace("** 2 / 4", "* 1000"))  # the run's copy is taken
     ended = simulated(2, "--resume", "run", "--set", "training.epochs=5")

@@ -28,6 +28,14 @@ def test_every_text_reaches_the_configuration(table: dict[str, str], text: str) 
     assert found == {"one": text, "two": [{key: value} for key, value in table.items()]}
 
 
+@given(st.floats())
+def test_every_number_reaches_the_configuration(number: float) -> None:
+    found: Record = {}
+    for override in overrides_of({"one": number, "two": [number]}):
+        set_key(found, override)
+    assert repr(found) == repr({"one": number, "two": [number]})
+
+
 @pytest.mark.parametrize("name", ["é", "💥", 'a "b"\\c', "\x7f", "a\nb"])
 def test_train_takes_paths_of_any_characters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     """Of data, run folder and configuration."""

@@ -241,6 +241,18 @@ def test_a_run_that_names_no_code_wants_no_trust(
     assert started(command)[0] == 0
 
 
+@pytest.mark.parametrize("command", ["evaluate", "export", "resume"])
+@pytest.mark.parametrize("value", ["inf", "-inf", "nan"])
+def test_options_that_are_not_finite(
+    value: str, command: str, folder: Path, started: Callable[..., tuple[int, str]]
+) -> None:
+    """The run's record holds them as the configuration does."""
+    write(folder, net=NET.replace("slope=1.0", "clip, slope=1.0"))
+    make_run(folder / "run", *IMPORTED, f"model.options.clip={value}")
+    status, err = started(command)
+    assert status == 0, err
+
+
 def test_a_replay_says_what_it_executes_and_wants_trust(
     folder: Path, started: Callable[..., tuple[int, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -47,6 +47,16 @@ def tied(input_shape, classes):
 def smoothed(outputs, targets):
     return functional.cross_entropy(outputs, targets, label_smoothing=0.1)
 
+def weighted(outputs, targets):
+    return functional.cross_entropy(outputs, targets, weight=torch.ones(outputs.shape[1]))  # of float32
+
+class Recurrent(nn.RNNCell):
+    def forward(self, x):
+        return super().forward(x.flatten(1), torch.zeros(len(x), self.hidden_size))  # of float32
+
+def recurrent(input_shape, classes):
+    return Recurrent(64, classes)
+
 class Turning(nn.Module):
     def __init__(self, classes):
         super().__init__()
@@ -304,6 +314,15 @@ REFUSED = {
     "model.import = 'net.py:build': there is no function build in net.py": ("model.import=net.py:build",),
     "model.import = 'net': expected 'FILE.py:function'": ("model.import=net",),
     "unexpected keyword argument 'depth'": ("model.import=net.py:tied", "model.options.depth=3"),
+    "'net.py:recurrent': cannot be trained: RuntimeError: ": (
+        "model.import=net.py:recurrent",
+        "training.dtype=float64",
+    ),
+    "'net.py:tied': cannot be trained: RuntimeError: ": (
+        "model.import=net.py:tied",
+        "model.loss=net.py:weighted",
+        "training.dtype=float64",
+    ),
     "hybrid needs fully connected layers": ("model.import=net.py:tied", "algorithm.name=hybrid"),
     "pretraining.method = 'layerwise' needs layers": ("model.import=net.py:tied", "pretraining.method=layerwise"),
     "model.width: changes a preset": ("model.import=net.py:tied", "model.width=2.0"),

@@ -7,7 +7,7 @@ import numpy as np
 
 from mpitrain.flat import Array, Parameter
 from mpitrain.keys import Count, Positive
-from mpitrain.models.layer import DoesNotFit, Layer, LayerOptions, OnnxNode, Shape, Tensor, Views
+from mpitrain.models.layer import DoesNotFit, Layer, LayerOptions, OnnxNode, Shape, Tensor, Views, with_gradient
 from mpitrain.models.workspace import column_sums
 
 
@@ -67,7 +67,8 @@ class GroupNorm(Layer):
         return dx
 
     def torch(self, torch: ModuleType, x: Tensor, own: Mapping[str, Tensor], training: bool) -> Tensor:
-        return torch.nn.functional.group_norm(x, self.options.groups, own["scale"], own["bias"], self.options.eps)
+        x, (groups, eps) = with_gradient(x), (self.options.groups, self.options.eps)
+        return torch.nn.functional.group_norm(x, groups, own["scale"], own["bias"], eps)
 
     def onnx(self, views: Views) -> list[OnnxNode]:
         """An instance normalisation of groups, since GroupNormalization is younger than the opsets that are written."""

@@ -48,6 +48,7 @@ class Binding:
         self._places: list[torch.Tensor] = []
         self._on_ready: Ready | None = None
         for p in self._parameters:
+            p.grad = None  # that of steps before
             if p.numel() >= PART:
                 p.register_post_accumulate_grad_hook(place.hook(self._report))
 

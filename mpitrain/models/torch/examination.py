@@ -32,6 +32,7 @@ class Examined(Model, Protocol):
     place: CpuPlace
     form: SampleForm
     loss: Loss
+    dtype: np.dtype
 
     def inputs(self, inputs: Array) -> torch.Tensor: ...
 
@@ -167,8 +168,8 @@ def may_step_early(model: Examined) -> bool:
 
 
 def two_samples(model: Examined) -> Batch:
-    """Two samples that are drawn."""
-    return Batch(*map(model.place.put, model.form.drawn(2, np.float32, model.classes, stream(0, "examination"))))
+    """Two samples that are drawn, in the module's dtype."""
+    return Batch(*map(model.place.put, model.form.drawn(2, model.dtype, model.classes, stream(0, "examination"))))
 
 
 def require_plain(module: torch.nn.Module, name: str) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import prod
-from typing import Literal, SupportsFloat
+from typing import Any, Literal, SupportsFloat
 
 import numpy as np
 import torch
@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from mpitrain.errors import BadInput, blaming
 from mpitrain.flat import Array, on_host
+from mpitrain.models.layer import with_gradient
 from mpitrain.models.model import Model, Ready
 from mpitrain.models.torch import examination
 from mpitrain.models.torch import state as torch_state
@@ -43,7 +44,8 @@ class TorchModel(Model):
     `loss`; `metric` (outputs, targets) → mean is then the figure of `merit`, of which less is better, by the name
     `merit`.
     Parameters that need no gradient are constants: `make(seed)` makes them, and no algorithm changes them. The module,
-    its vectors and its minibatches lie in `place`. Raises BadInput naming the module's part that cannot be trained.
+    its vectors and its minibatches lie in `place`. It is tried out in `dtype`, that of the training. Raises BadInput
+    naming the module's part that cannot be trained.
     """
 
     def __init__(
@@ -63,6 +65,7 @@ class TorchModel(Model):
         form: SampleForm | None = None,
         metric: Loss | None = None,
         merit: str = "",
+        dtype: DTypeLike = np.float32,
     ) -> None:
         keep_memory()
         self.name, self.input_shape, self.classes = name, tuple(input_shape), classes
@@ -73,9 +76,12 @@ class TorchModel(Model):
         self.loss = loss or (_of_each if self.form.targets else LOSSES[output])
         self.metric, self.merit = metric, merit or ("error" if classes else "loss")
         self._make, self._seed, self._bf16, self.place = make, seed, bf16, place
-        self._dtype = np.dtype(np.float32)
+        self.dtype = np.dtype(dtype)  # that of the module now
         with place.computing():
-            self.module = torch_state.cast(self._own(seed), torch.float32).to(place.device)
+            self.module = torch_state.cast(self._own(seed), DTYPES[self.dtype.name]).to(place.device)
+        for layer in self.module.modules() if place.device.type == "cpu" else ():
+            if isinstance(layer, torch.nn.GroupNorm):
+                layer.register_forward_pre_hook(_with_gradients)
         self._binding = Binding(examination.trained(self.module), l2, l2_biases, place)
         self.layout = self._binding.layout  # as the module registers them
         self.statistics = Statistics(self.module, partial(self._outputs, training=True))
@@ -147,7 +153,7 @@ class TorchModel(Model):
             self._bind(parameters, training=False)
             with self._autocast():
                 outputs = self._outputs(inputs, training=False)
-                return self.place.array(outputs.to(DTYPES[self._dtype.name]))
+                return self.place.array(outputs.to(DTYPES[self.dtype.name]))
 
     def measure(self, parameters: Array, inputs: Array, number: int, count: int) -> None:
         """Take the minibatch `number` of `count` of training data into the statistics of normalisation; after the last
@@ -237,9 +243,9 @@ class TorchModel(Model):
         return torch_state.held(self.module).keys() - trained - self.statistics.names()
 
     def _convert(self, dtype: np.dtype) -> None:
-        if dtype != self._dtype:
+        if dtype != self.dtype:
             torch_state.cast(self.module, DTYPES[dtype.name])
-            self._dtype = dtype
+            self.dtype = dtype
 
     def inputs(self, inputs: Array) -> torch.Tensor:
         """The array [n, *input_shape] as the module gets it; it shares the memory."""
@@ -262,6 +268,16 @@ def standalone(model: Model, parameters: Array) -> torch.nn.Module:
     if not isinstance(model, TorchModel):
         raise BadInput(f"{model.name}: is no module of PyTorch's")
     return model.standalone(parameters)
+
+
+def _with_gradients(norm: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    """The inputs of a group normalisation `with_gradient`; None where they need not be changed. What `torch.compile`
+    makes of it does not crash."""
+    if all(getattr(x, "requires_grad", True) for x in inputs) or torch.compiler.is_compiling():
+        return None
+    if not torch.is_grad_enabled() or not any(p.requires_grad for p in norm.parameters()):
+        return None
+    return tuple(with_gradient(x) if torch.is_tensor(x) and x.is_floating_point() else x for x in inputs)
 
 
 def _of_each(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
