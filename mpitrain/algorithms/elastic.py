@@ -50,21 +50,19 @@ def synchronous_centre(centre: Array, mean: Array, scratch: Array, *, beta: floa
     moving_average(centre, mean, scratch, rate=beta)
 
 
-def easgd_condition(eta: Array, alpha: Array) -> Array:
-    """0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(4 − η): sufficient for every p, exact for odd p, not necessary for even p."""
-    return (eta >= 0) & (eta <= 2) & (alpha >= 0) & (alpha * (4 - eta) <= 4 - 2 * eta)
+def easgd_condition(eta: Array, alpha: Array, together: int = 1) -> Array:
+    """0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(2 + (2 − η)q), where q of the p workers move the centre `together`.
 
-
-def synchronous_condition(eta: Array, alpha: Array, workers: int) -> Array:
-    """0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(2 + (2 − η)p): exact for equations 5 and 6, whose map of the workers' mean and
-    the centre is [[1 − η − α, α], [pα, 1 − pα]]. With p = 1 it is `easgd_condition`."""
-    return (eta >= 0) & (eta <= 2) & (alpha >= 0) & (alpha * (2 + (2 - eta) * workers) <= 4 - 2 * eta)
+    One after another, q = 1: α ≤ (4 − 2η)/(4 − η), sufficient for every p, exact for odd p, not necessary for even p.
+    All at once, q = p (equations 5 and 6): exact; the workers' mean and the centre have the map
+    [[1 − η − α, α], [pα, 1 − pα]].
+    """
+    return (eta >= 0) & (eta <= 2) & (alpha >= 0) & (alpha * (2 + (2 - eta) * together) <= 4 - 2 * eta)
 
 
 class AttractingCentre(Elastic, frozen=True):
     """A centre that attracts workers at a moving rate, given as α, as β = pα, or as ρ = α/η; default: β = 0.9."""
 
-    bound: ClassVar = "(4−2η)/(4−η)"
     alpha: NotNegative | None = None  # α, the moving rate; give one of `alpha`, `beta` and `rho`
     beta: NotNegative | None = None  # β = pα with p workers; 0.9 when none of the three is given
     rho: NotNegative | None = None  # ρ = α/η, the penalty
@@ -77,14 +75,11 @@ class AttractingCentre(Elastic, frozen=True):
 
     def warnings(self, eta: float, workers: int) -> list[tuple[str, dict[str, float]]]:
         alpha = self.moving_rate(eta, workers)
-        if self.stable(eta, alpha, workers):
+        if easgd_condition(np.float64(eta), np.float64(alpha), workers if self.together else 1):
             return []
-        line = f"α = {alpha:g} with η = {eta:g} is outside 0 ≤ η ≤ 2, 0 ≤ α ≤ {self.bound}: may not be stable"
+        bound = "(4−2η)/(2+(2−η)p)" if self.together else "(4−2η)/(4−η)"
+        line = f"α = {alpha:g} with η = {eta:g} is outside 0 ≤ η ≤ 2, 0 ≤ α ≤ {bound}: may not be stable"
         return [(line, {"alpha": alpha, "learning_rate": eta})]
-
-    def stable(self, eta: float, alpha: float, workers: int) -> bool:
-        """Whether workers that meet the centre one after another settle on x²/2 (§4)."""
-        return bool(easgd_condition(np.float64(eta), np.float64(alpha)))
 
     @property
     def starts_apart(self) -> bool:
@@ -133,15 +128,11 @@ class _InStep(AttractingCentre, frozen=True):
     protocol = "model-averaging"
     in_teams = False
     workers_change = False
-    bound: ClassVar = "(4−2η)/(2+(2−η)p)"
 
     def check(self) -> None:
         super().check()
         if self.order != "free" or self.centre != "whole":
             raise BadInput("algorithm.order, algorithm.centre: not for an algorithm without a master")
-
-    def stable(self, eta: float, alpha: float, workers: int) -> bool:
-        return bool(synchronous_condition(np.float64(eta), np.float64(alpha), workers))
 
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "ElasticRule":
         return ElasticRule(x, self.optimizer(fast), self.moving_rate, self.tau)

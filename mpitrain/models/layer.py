@@ -27,9 +27,9 @@ Finite = Annotated[float, msgspec.Meta(ge=-1e30, le=1e30)]
 
 
 def with_gradient(x: Tensor) -> Tensor:
-    """x, with a gradient whether it is wanted or not. On CPUs the backward pass of PyTorch's group normalisation (2.13)
-    writes that of channels-last images of fewer than 2,048 pixels even without memory for it, and crashes."""
-    return x if x.requires_grad else x.detach().requires_grad_()
+    """x, on a CPU with a gradient even where none is wanted: without, the backward pass of PyTorch's group
+    normalisation (2.13) writes into no memory for channels-last images of fewer than 2,048 pixels, and crashes."""
+    return x if x.requires_grad or not x.is_cpu else x.detach().requires_grad_()
 
 
 class DoesNotFit(BadInput):

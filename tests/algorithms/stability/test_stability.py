@@ -91,7 +91,7 @@ def test_the_synchronous_condition_is_exact(workers: int) -> None:
     beta = workers * alpha
     both = np.stack([np.stack([1 - eta - alpha, alpha], -1), np.stack([beta, 1 - beta], -1)], -2)
     radius = np.maximum(np.abs(np.linalg.eigvals(both)).max(axis=-1), np.abs(1 - eta - alpha) * (workers > 1))
-    holds = elastic.synchronous_condition(eta, alpha, workers)
+    holds = elastic.easgd_condition(eta, alpha, workers)
     assert np.array_equal(holds, radius <= 1 + 1e-12)
     assert 0.1 < holds.mean() < 0.8
 
