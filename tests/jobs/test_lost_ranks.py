@@ -14,7 +14,8 @@ from mpitrain import checkpoint
 
 from .cluster import Cluster, Job, small, until
 
-TRAINING = small(training_epochs=150, run_evaluate_every=0, run_checkpoint_samples=20000, run_deadline=10)
+#: Some ten seconds, of which a tenth is before the first checkpoint.
+TRAINING = small(training_epochs=40, run_evaluate_every=0, run_checkpoint_samples=5000, run_deadline=10)
 
 
 def saved(job: Job) -> bool:

@@ -316,11 +316,10 @@ def session(what: Case, seed: int, folder: Path, resume: bool = False) -> Sessio
         return train_on(transport, options, requests[transport.rank])
 
     told, said = Session([], "", []), io.StringIO()
-    cut = in_pieces(PIECE if "training.dtype=float64" in what.keys else flat.BLOCK)
     with (
         watching(told),
         keeping(told.ledger),
-        cut,
+        in_pieces(PIECE if "training.dtype=float64" in what.keys else flat.BLOCK),
         threadpool_limits(1),
         contextlib.redirect_stderr(said),
     ):
@@ -344,7 +343,8 @@ def in_pieces(elements: int) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for cut in (flat.blocks, flat.block_slices):
             stack.enter_context(mock.patch.object(cut, "__defaults__", (elements,)))
-        stack.enter_context(mock.patch.object(by_messages, "BLOCK", elements))
+        for module in (flat, by_messages):
+            stack.enter_context(mock.patch.object(module, "BLOCK", elements))
         stack.enter_context(mock.patch.object(by_messages, "block_of", lambda vector: elements))
         yield
 
