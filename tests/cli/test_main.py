@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import chdir, suppress
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +174,6 @@ BAD: dict[str, tuple[tuple[str, ...], str]] = {
 def test_bad_input_is_one_line_and_status_2(
     launch: Callable[..., Any],
     tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     fault: str,
 ) -> None:
@@ -183,8 +182,8 @@ def test_bad_input_is_one_line_and_status_2(
     ended = launch(3, *arguments, deadline=60)
     ours = [line for line in ended.err.splitlines() if line.startswith("mpitrain: ")]
     assert ended.status == 2 and len(ours) == 1 and word in ours[0] and "Traceback" not in ended.err
-    monkeypatch.chdir(tmp_path)
-    status, lines = refusals(arguments, capsys)
+    with chdir(tmp_path):
+        status, lines = refusals(arguments, capsys)
     assert status == 2 and len(lines) == 1 and word.rpartition(": ")[2] in lines[0]
 
 
@@ -440,7 +439,7 @@ def test_a_crash_on_one_rank_ends_the_job_with_its_traceback(tmp_path: Path, lau
         "    return plain(self, theta, out, work, on_ready)\n"
         "learner.Learner.gradient = gradient\nsys.exit(main())\n"
     )
-    ended = launch(3, *LONG, program=("crash.py",), deadline=60)
+    ended = launch(3, *LONG, program=("crash.py",), deadline=60, cold=True)
     assert ended.status != 0 and "\nrank 1: KeyError: 'lost'\n" in ended.err
     assert {"event": "failed", "text": "KeyError: 'lost'", "silent": []} in records(tmp_path / "run")
 
@@ -463,7 +462,7 @@ def test_the_configuration_is_printed_and_read_back(launch: Callable[..., Any], 
 
 def test_info_says_what_was_found(launch: Callable[..., Any]) -> None:
     """Every rank's place, the MPI library, and how vectors would travel."""
-    ended = launch(3, "info")
+    ended = launch(3, "info", cold=True)
     assert ended.status == 0
     assert all(word in ended.out for word in ("MPI", "rank 2", "local rank 2 of 3", "exchange"))
     assert "shared" in ended.out or "messages from GPU memory" in ended.out
