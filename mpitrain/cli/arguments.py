@@ -81,7 +81,8 @@ def add_simulated(commands: Subparsers) -> None:
     option(simulate, "--trace", "also write trace.json: --set run.trace=true")
     option(simulate, "--phantom", "neither data nor gradients, for time and traffic alone")
     entries = (
-        "entries that a phantom of sparse-delta sends per weight and minibatch; default: its target_density, or 0.002"
+        "entries that a phantom of sparse-delta sends per weight and `tau` minibatches; default: its target_density, "
+        "or 0.002"
     )
     option(simulate, "--density D", entries, float)
     option(simulate, "--ranks N", "how many; default: as many as the cluster has room for", int)

@@ -178,6 +178,7 @@ class Totals(Message, frozen=True):
     samples: Count = 0
     loss: Finite = 0.0  # summed over samples
     minibatches: Count = 0
+    turns: Count = 0  # each of up to `tau` minibatches, and of one message, if it is sent
     messages: Count = 0
     elements: Count = 0
     nbytes: Count = 0  # of messages, each counted once, however many peers it goes to

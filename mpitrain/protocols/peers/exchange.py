@@ -93,8 +93,9 @@ class Tally:
         if not minibatches:
             return
         nbytes, messages = now.nbytes - before.nbytes, now.messages - before.messages
-        give("density", elements, self._length * minibatches, rank)
+        turns = now.turns - before.turns
+        give("density", elements, self._length * turns, rank)
         give("bytes_per_minibatch", nbytes, minibatches, rank)
-        give("compression_ratio", self._length * self._itemsize * minibatches, nbytes, rank)
+        give("compression_ratio", self._length * self._itemsize * turns, nbytes, rank)
         give("bits_per_element", 8 * nbytes, elements, rank)
-        give("emissions_skipped", minibatches - messages, rank=rank)
+        give("emissions_skipped", turns - messages, rank=rank)

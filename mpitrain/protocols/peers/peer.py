@@ -57,9 +57,11 @@ class Peer(Trainer):
         """A turn in a round of this many workers; the entries to send, none unless `emit`."""
         self.exchange.computing = True
         try:
-            return self._entries(steps, workers, emit)
+            entries = self._entries(steps, workers, emit)
         finally:
             self.exchange.computing = False
+        self._count(turns=1)
+        return entries
 
     def _entries(self, steps: Steps, workers: int, emit: bool) -> Entries:
         options, compressor, (work, settings) = self.options, self.compressor, steps[-1]
