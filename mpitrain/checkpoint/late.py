@@ -30,6 +30,7 @@ class Moment(msgspec.Struct, frozen=True):
     step: int = 0
     seconds: float = 0.0
     train_loss: float | None = None
+    learning_rate: float | None = None
 
 
 class CopyWriter:

@@ -69,11 +69,11 @@ class Counters:
 
     def record(self) -> Record:
         """Counts for a "train" record."""
-        return {"updates": self.updates, **self.rate(self.trained_all), **self._staleness(), **self.figures.recent()}
+        return {"updates": self.updates, **self._staleness(), **self.figures.recent()}
 
-    def rate(self, samples: int) -> Record:
-        """The learning rate after this many samples, for a record."""
-        return {} if self.rate_at is None else {"learning_rate": self.rate_at(samples)}
+    def rate(self, samples: int) -> float | None:
+        """The common learning rate after this many samples, if it is known."""
+        return None if self.rate_at is None else self.rate_at(samples)
 
     def summary(self) -> Record:
         """Counts for summary.json."""

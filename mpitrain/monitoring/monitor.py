@@ -260,7 +260,7 @@ class MasterMonitor(Monitor):
 
     def _now(self) -> Moment:
         state, loss = self.counters.state, self.counters.losses.mean(self.cadence.loss_window)
-        return Moment(state.trained, state.index, self.cadence.seconds, loss)
+        return Moment(state.trained, state.index, self.cadence.seconds, loss, self.counters.rate(state.trained))
 
     def _begin_evaluation(self, evaluation: Evaluation) -> None:
         self._evaluated = self._now()
@@ -315,8 +315,7 @@ class MasterMonitor(Monitor):
         self.results, then = results, self._evaluated
         self._offer_best(evaluation, results)
         exchanged = self._bytes() if self.late is None else {}  # since then more were
-        told = {**self.counters.rate(then.samples), **exchanged, **results}
-        self.write("evaluate", **self._place(then), **told)
+        self.write("evaluate", **self._place(then), **exchanged, **results)
         self.progress.evaluated(then.samples / self.samples, then.seconds, then.train_loss, results)
 
     def _offer_best(self, evaluation: Evaluation, results: Results) -> None:
@@ -344,14 +343,15 @@ class MasterMonitor(Monitor):
     def _record(self) -> None:
         state, seconds, loss = self.counters.state, self.cadence.seconds, self.counters.recent_loss()
         self.cadence.recorded()
-        place = self._place(Moment(state.trained, state.index, seconds, loss))
+        place = self._place(Moment(state.trained, state.index, seconds, loss, self.counters.rate(state.trained)))
         self.write("train", **place, **self._bytes(), **self.counters.record())
         rate = self.counters.trained_now / max(seconds - self.cadence.seconds_before, 1e-9)
         self.progress.update(state.trained, rate, loss, self.results)
 
     def _place(self, at: Moment) -> Record:
         place = {"step": at.step, "samples": at.samples, "epoch": at.samples / self.samples}
-        return {**place, "seconds": at.seconds, "train_loss": at.train_loss}
+        rate = {} if at.learning_rate is None else {"learning_rate": at.learning_rate}
+        return {**place, "seconds": at.seconds, "train_loss": at.train_loss, **rate}
 
     def _bytes(self) -> dict[str, int]:
         exchanged = self.exchanged()

@@ -279,6 +279,17 @@ def test_evaluations_after_the_training_are_none_of_its_time(tmp_path: Path) -> 
     assert run.records[-1]["seconds"] == 2.0
 
 
+def test_late_evaluations_tell_the_rates_of_their_moments(tmp_path: Path) -> None:
+    """Although a plateau has lowered the rate since."""
+    run, rates = Run(*LATE, folder=tmp_path), iter([2.0, 0.4])
+    for rate in rates:
+        run.counters.rate_at = lambda samples, rate=rate: rate  # type: ignore[misc]
+        train_late(run, [0.5])
+    run.monitor.finish(evaluate=True)
+    assert [record["learning_rate"] for record in run.evaluations()] == [2.0, 0.4]
+    assert run.records[-1]["learning_rate"] == 0.4
+
+
 def test_late_evaluations_survive_a_stop(tmp_path: Path) -> None:
     """They are made at the end of the run that goes on, each once; of what it trains again, anew."""
     run = Run(*LATE, folder=tmp_path)
@@ -331,6 +342,9 @@ def test_an_unnamed_test_set_is_told_once() -> None:
     """Where it stands for the first named one; a part "test" of its own beside named ones is one more."""
     assert by_part({"test_error": 0.1, "test_loss": 2.0, "dev_error": 0.3}) == {"test": 0.1, "dev": 0.3}
     assert by_part({"test_error": 0.1, "test_noisy_error": 0.1}) == {"test noisy": 0.1}
+    both = {"test_error": 0.1, "test_loss": 2.0, "test_noisy_error": 0.1}
+    assert by_part({**both, "test_noisy_loss": 2.0}) == {"test noisy": 0.1}
+    assert by_part({**both, "test_noisy_loss": 3.0}) == {"test": 0.1, "test noisy": 0.1}
     assert by_part({"test_error": 0.1, "test_noisy_error": 0.2}) == {"test": 0.1, "test noisy": 0.2}
     assert by_part({"test_error": None}) == {}
 
