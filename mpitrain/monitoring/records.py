@@ -42,8 +42,8 @@ FIGURES = {
     "bytes_per_minibatch": Figure("mean", "Bytes sent per minibatch", "bytes", log=True),
     "bits_per_element": Figure("mean", "Bits per element sent", log=True),
     "emissions_skipped": Figure("sum"),
-    "gradient_zeros_mean": Figure("mean", "Share of exact zeros in a minibatch's gradient", "percent"),
-    "gradient_norm": Figure("mean", "Norm of a minibatch's gradient", log=True),
+    "gradient_zeros_mean": Figure("mean", "Share of exact zeros in a rank's gradient", "percent"),
+    "gradient_norm": Figure("mean", "Norm of a rank's gradient", log=True),
     "gradient_cosine_mean": Figure("mean", "Cosine between what two workers sent"),
 }
 
@@ -188,14 +188,15 @@ def merit_of(results: Mapping[str, object]) -> str:
 
 def by_part(results: Mapping[str, object]) -> dict[str, float]:
     """The figure of merit by the name of the data: "test", "dev", "test noisy", …; "test" is omitted if it repeats
-    "test …"."""
+    "test …", whose loss is then the same, too."""
     suffix = f"_{merit_of(results)}"
     named = {
         key.removesuffix(suffix).replace("_", " "): value
         for key, value in results.items()
         if key.endswith(suffix) and key != "train_loss" and isinstance(value, int | float)
     }
-    if named.get("test") in [value for name, value in named.items() if name.startswith("test ")]:
+    first = named.get("test"), results.get("test_loss")
+    if first in [(named[name], results.get(f"{name.replace(' ', '_')}_loss")) for name in named if name[:5] == "test "]:
         del named["test"]
     return named
 
