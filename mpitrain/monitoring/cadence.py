@@ -3,9 +3,11 @@
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from math import floor, inf
 from typing import Literal
 
 RECORD_EVERY = 1.0  # seconds between two "train" records
+ROUNDING = 1e-6  # samples by which a multiple of run.evaluate_every may be off
 #: Where checkpoints are made by their cost: the part of the time that they may take; seconds until the first, if no
 #: evaluation comes before, and until the next after one that failed; seconds by which the writing alone, during which
 #: the training goes on, delays the next at most; seconds between two in any case.
@@ -65,10 +67,10 @@ class Cadence:
     def evaluating(self, trained: int) -> None:
         """Record that an evaluation begins: the next one is due at the next multiple of run.evaluate_every."""
         every = self.evaluate_every * self.samples
-        coming = (trained // every + 1) * every if every else float("inf")
         self._evaluates = True
-        # 5 · (0.1 · 180374) is 90187.0, and 90187 // (0.1 · 180374) is 4: it would be due at once, again and again.
-        self._next_evaluation = coming + every if coming <= trained else coming
+        # Multiples are rounded: 50 · (0.1 · 1438) may be a little more than 7190, which it is meant to be.
+        number = floor((trained + ROUNDING) / every) + 1 if every else inf
+        self._next_evaluation = number * every - ROUNDING if every else inf
 
     @property
     def loss_window(self) -> int:

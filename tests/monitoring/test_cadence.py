@@ -44,6 +44,16 @@ def test_none_is_due_twice_where_an_epochs_tenth_is_no_float() -> None:
     assert not five.evaluation_due(90_187) and not five.evaluation_due(108_224) and five.evaluation_due(108_225)
 
 
+def test_one_that_falls_on_a_sample_is_due_with_it() -> None:
+    """Although 5 · (0.1 · 1438) is not 719, but a little more."""
+    plan = of_run(configuration.load(None, ["run.evaluate_every=0.1"]).run, Clock(), 1438)
+    for tenth in range(1, 50):
+        due = -(-1438 * tenth // 10)
+        assert not plan.evaluation_due(due - 1) and plan.evaluation_due(due)
+        plan.evaluating(due)
+        assert not plan.evaluation_due(due)
+
+
 def test_evaluations_that_come_late_do_not_move_the_next() -> None:
     """They are due at multiples; one that began after two of them stands for both, a resume for all before."""
     plan = cadence(Clock(), "run.evaluate_every=1")
