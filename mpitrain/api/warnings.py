@@ -9,6 +9,8 @@ from pathlib import Path
 from mpitrain.algorithms import name_of
 from mpitrain.checkpoint.draft import SPARE
 from mpitrain.checkpoint.files import folders
+from mpitrain.data.normalising import UNNORMALISED
+from mpitrain.data.origin import Origin
 from mpitrain.files import Record
 from mpitrain.sampling.stages import Schedule
 from mpitrain.training.context import Session
@@ -64,8 +66,12 @@ def of_resume(session: Session, before: Record | None) -> Iterator[str]:
         yield f"the number of workers p is {now}, was {was}: {change}"
 
 
-def of_keys(session: Session) -> Iterator[str]:
-    """Warn of a key that changes nothing here, and of a simulated network that is not that of the cluster's file."""
+def of_keys(session: Session, told: Origin) -> Iterator[str]:
+    """Warn of a key that changes nothing here, and of a simulated network that is not that of the cluster's file;
+    `told`: what is trained on."""
+    how = session.config.data.normalise
+    if how in ("corpus", "mean") and told.kind in ("frames", "images") and not told.statistics:
+        yield f"data.normalise = {how!r}: has no effect, {UNNORMALISED}"
     if said := session.transport.runtime.pace.said:
         yield said
     run = session.config.run

@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mpitrain.data.normalising import UNNORMALISED
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import NAMES, folder_parts
 from mpitrain.errors import BadInput
@@ -35,6 +36,8 @@ def check(folder: Path) -> None:
             size = sum(path.stat().st_size for path in paths if path.exists())
             table.add_row(part, f"{len(found)} of {len(paths)}", *row(found), f"{size / 1e6:,.2f} MB")
             lines += lines_of_classes(part, found)
+            if part == "train" and not all(each.normalised for each in found):
+                lines.append(f"warning: {part}: {UNNORMALISED}: data.normalise = corpus or mean has no effect")
     console = Console()
     console.print(table)
     for line in lines:
@@ -55,6 +58,7 @@ class Figures(NamedTuple):
     classes: int
     counts: Array  # samples of each class; empty for tokens
     names: Sequence[str]  # of the classes, as far as they have any
+    normalised: bool  # whether the shard has what `data.normalise = "corpus"` needs, or tokens, which need nothing
 
 
 def table_of_parts(*more: str) -> Table:
@@ -66,7 +70,8 @@ def figures(file: ShardFile) -> Figures:
     """The figures of an open shard."""
     utterances = 0 if file.offsets is None else len(file.offsets) - 1
     shape, names = " x ".join(map(str, file.inputs[1:])) or "token", str(file.attributes.get(NAMES, "")).split()
-    return Figures(file.inputs[0], utterances, shape, file.classes, np.bincount(file.targets), names)
+    normalised = file.kind == "tokens" or "mean" in file.attributes
+    return Figures(file.inputs[0], utterances, shape, file.classes, np.bincount(file.targets), names, normalised)
 
 
 def row(found: Sequence[Figures]) -> tuple[str, ...]:

@@ -2,13 +2,15 @@
 
 Shards have provisional names (`.train-00003.h5`) until the last one is written and their number is known. A script that
 is run again adds everything again: what was left under provisional names is written anew, and shards of a part that was
-complete are compared with what is added. So each sample is there once, wherever the script was interrupted.
+complete are compared with what is added. So each sample is there once, wherever the script was interrupted. Before they
+get their names, the shards of a training part are given its mean and standard deviation.
 """
 
 from pathlib import Path
 
 import numpy as np
 
+from mpitrain.data.normalising import STATISTICS, moments, statistics
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import (
     DIGITS,
@@ -16,11 +18,12 @@ from mpitrain.data.shards import (
     document_arrays,
     provisional_name,
     publish,
+    set_attributes,
     shard_name,
     utterance_arrays,
     write_shard,
 )
-from mpitrain.data.validation import Attributes
+from mpitrain.data.validation import INPUTS, Attributes
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -31,8 +34,10 @@ class ShardWriter:
     """Collects utterances, images or documents into shards of at most `limit` bytes of inputs; one utterance or
     document may be longer.
 
-    Shards of this part that have their final names already are kept if they hold what is added. Raises BadInput naming
-    one with other attributes; `add` and `finish` raise it naming one with other samples.
+    `attributes` are those of every shard. A part "train" of frames or images also gets its mean and standard deviation,
+    of images the covariance, too, unless `attributes` have some of these. Shards of this part that have their final
+    names already are kept as they are if they hold what is added. Raises BadInput naming one with other attributes;
+    `add` and `finish` raise it naming one with other samples.
     """
 
     def __init__(self, folder: Path, part: str, kind: str, attributes: Attributes, *, limit: int = LIMIT) -> None:
@@ -42,11 +47,14 @@ class ShardWriter:
         self._complete = sorted(folder.glob(f"{part}-{DIGITS}-of-{DIGITS}.h5"))
         self._added: list[tuple[Array, Array | None, int | None, str | None]] = []  # of the next shard
         self._bytes = self._shards = 0
+        self._moments: list[Attributes] = []  # of each shard
+        self._measures = part == "train" and kind != "tokens" and not attributes.keys() & set(STATISTICS)
         for path in self._complete:
             with ShardFile(path) as file:
                 for name, value in {**self._attributes, "kind": kind}.items():
                     if not np.array_equal(np.asarray(file.attributes.get(name)), value):
                         raise _complete_with(f"another {name}", path)
+                self._measures &= "mean" in file.attributes  # else the others would differ from it
 
     def add(
         self, inputs: Array, targets: Array | None = None, speaker: int | None = None, key: str | None = None
@@ -82,6 +90,11 @@ class ShardWriter:
         for path in self._complete:
             if path.name not in names:
                 raise _complete_with("other samples", path)
+        if self._measures:
+            found = statistics(self._moments)
+            for number, name in enumerate(names):
+                if not (self._folder / name).exists():
+                    set_attributes(self._folder / provisional_name(self._part, number), found)
         publish(self._folder, {self._part: self._shards}, self._part)
         return self._shards
 
@@ -100,6 +113,8 @@ class ShardWriter:
         if not complete:
             path = self._folder / provisional_name(self._part, self._shards)
             write_shard(path, self._kind, arrays, self._attributes)
+        if self._measures:
+            self._moments.append(moments(arrays[INPUTS[self._kind]]))
         self._shards += 1
         self._added, self._bytes = [], 0
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from mpitrain.data.check import check
-from mpitrain.data.shards import write_shard
+from mpitrain.data.shards import set_attributes, write_shard
 from mpitrain.errors import BadInput
 
 
@@ -24,6 +24,17 @@ def test_a_sound_folder(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     check(tmp_path)
     shown = capsys.readouterr().out
     assert "3 of 3" in shown and "15" in shown and "4 x 4 x 1" in shown
+
+
+def test_a_training_part_that_cannot_be_normalised(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    """A line warns of it, and none once it has a mean and a deviation."""
+    paths = _write(tmp_path)
+    check(tmp_path)
+    assert "warning: train: the shards have no mean and standard_deviation" in capsys.readouterr().out
+    for path in paths:
+        set_attributes(path, {"mean": 1.0, "standard_deviation": 2.0})
+    check(tmp_path)
+    assert "standard_deviation" not in capsys.readouterr().out
 
 
 def test_all_bad_shards_are_listed_and_the_first_is_raised(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

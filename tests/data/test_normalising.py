@@ -1,12 +1,15 @@
 """Normalisation by corpus, speaker and utterance, in memory and on disk."""
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from mpitrain.data.corpus import Corpus
-from mpitrain.data.shards import write_shard
+from mpitrain.data.normalising import STATISTICS
+from mpitrain.data.shards import set_attributes, write_shard
 from mpitrain.data.writer import ShardWriter
 from mpitrain.errors import BadInput
 from mpitrain.sampling.batch import Batch
@@ -88,3 +91,21 @@ def test_speakers_that_do_not_fit_are_refused(tmp_path: Path, speakers: list[int
     }
     with pytest.raises(BadInput, match="speakers must number"):
         write_shard(tmp_path / "train-00000-of-00001.h5", "frames", arrays, {"classes": 1})
+
+
+@pytest.mark.parametrize(
+    ("how", "known", "warned"), [("corpus", False, 1), ("none", False, 0), ("utterance", False, 0), ("corpus", True, 0)]
+)
+def test_a_training_says_that_nothing_normalises(
+    tmp_path: Path, simulated: Callable[..., Any], how: str, known: bool, warned: int
+) -> None:
+    """Where shards have no statistics and data.normalise asks for them; the training goes on."""
+    _write(tmp_path / "shards", speakers=False)
+    if not known:
+        for path in (tmp_path / "shards").iterdir():
+            set_attributes(path, dict.fromkeys(STATISTICS))
+    network = 'model.layers=[{kind="fully-connected"}]'
+    keys = ("algorithm.name=sgd", "data.path=shards", f"data.normalise={how}", network, "training.epochs=1")
+    ended = simulated(1, *(word for key in keys for word in ("--set", key)), "--out", "run")
+    assert ended.status == 0, ended.err
+    assert ended.out.count(f"warning: data.normalise = '{how}': has no effect, the shards have no mean") == warned

@@ -11,9 +11,11 @@ import pytest
 
 from mpitrain.data.check import check
 from mpitrain.data.corpus import Corpus
-from mpitrain.data.shards import folder_parts
+from mpitrain.data.normalising import STATISTICS
+from mpitrain.data.shards import folder_parts, set_attributes
 from mpitrain.data.writer import ShardWriter
 from mpitrain.errors import BadInput
+from mpitrain.sampling.batch import Batch
 
 from .alone import read_shard
 
@@ -202,3 +204,50 @@ def test_each_utterance_has_as_many_targets_as_frames(tmp_path: Path) -> None:
 def _finish(writer: ShardWriter, utterances: list[np.ndarray]) -> None:
     _add(writer, utterances)
     writer.finish()
+
+
+def _attributes(folder: Path, part: str) -> list[dict[str, Any]]:
+    return [read_shard(path).attributes for path in folder_parts(folder)[part]]
+
+
+def test_a_training_part_has_the_statistics_by_which_it_is_normalised(tmp_path: Path) -> None:
+    """Those over all of its shards, as importers store them; other parts have none of their own."""
+    frames = np.concatenate(UTTERANCES).astype(np.float64)
+    for part in ("train", "test"):
+        writer = ShardWriter(tmp_path, part, "frames", {"classes": 10}, limit=8 * 8)
+        _finish(writer, UTTERANCES)
+    for found in _attributes(tmp_path, "train"):
+        assert np.allclose(found["mean"], frames.mean(0)) and np.allclose(found["standard_deviation"], frames.std(0))
+        assert not any(name.startswith("moments") for name in found)
+    assert not any("mean" in found for found in _attributes(tmp_path, "test"))
+    corpus = Corpus(tmp_path, "train")
+    batch = Batch(np.empty((corpus.samples, *corpus.shape), np.float32), np.empty(corpus.samples, np.int32))
+    inputs = corpus.gather(np.arange(corpus.samples), batch).inputs
+    assert abs(inputs.mean()) < 1e-6 and abs(inputs.std() - 1) < 1e-6
+
+
+def test_pictures_have_a_covariance_too(tmp_path: Path) -> None:
+    images = np.random.default_rng(1).integers(256, size=(6, 4, 4, 3)).astype(np.uint8)
+    writer = ShardWriter(tmp_path, "train", "images", {"classes": 1}, limit=images[:2].nbytes)
+    for own in np.split(images, 3):
+        writer.add(own, np.zeros(2, np.int32))
+    assert writer.finish() == 3
+    pixels = images.reshape(-1, 3).astype(np.float64)
+    for found in _attributes(tmp_path, "train"):
+        assert np.allclose(found["mean"], pixels.mean(0)) and np.allclose(found["standard_deviation"], pixels.std(0))
+        assert np.allclose(found["covariance"], np.cov(pixels.T, bias=True))
+
+
+def test_statistics_that_were_given_or_were_not_there_stay(tmp_path: Path) -> None:
+    """A part that a former version left half named is not given what its other shards lack."""
+    given = {"mean": np.float32([1, 2]), "standard_deviation": np.float32([3, 4])}
+    _finish(ShardWriter(tmp_path / "given", "train", "frames", {"classes": 10, **given}, limit=8 * 8), UTTERANCES)
+    assert [found["mean"].tolist() for found in _attributes(tmp_path / "given", "train")] == [[1, 2]] * 4
+    _finish(_writer(tmp_path), UTTERANCES)
+    paths = folder_parts(tmp_path)["train"]
+    for path in paths:
+        set_attributes(path, dict.fromkeys(STATISTICS))
+    paths[-1].unlink()
+    _finish(_writer(tmp_path), UTTERANCES)
+    assert not any("mean" in found for found in _attributes(tmp_path, "train"))
+    assert Corpus(tmp_path, "train").samples == 31
