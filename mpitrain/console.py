@@ -30,7 +30,9 @@ def open_console(live: bool = True, quiet: bool = False) -> Console:
     """Standard output. `is_terminal` is true if `live` lines are wanted and possible. `quiet`: print nothing."""
     terminal = _terminal() if live else None
     width = None if terminal is None else _width(terminal)
-    return Output(file=sys.stdout, highlight=False, force_terminal=terminal is not None, width=width, quiet=quiet)
+    return Output(
+        file=sys.stdout, highlight=False, emoji=False, force_terminal=terminal is not None, width=width, quiet=quiet
+    )
 
 
 def _terminal() -> str | None:

@@ -30,7 +30,7 @@ def _begin_anew(session: Session, then: Algorithm, resumed: Path) -> None:
     """Go on from the model of the algorithm of that time, without its other vectors: those of the same name may have
     other units now."""
     state = session.state
-    if "velocity" in then.model_from:  # θ is ahead of the model
+    if then.model_from != ("theta",):  # θ is ahead of the model, or the model is a mean
         past = fresh(then, state.theta.copy(), Queue(state.queue.samples, 0))
         np.copyto(state.theta, checkpoint.load_model(resumed, past, then.model_from, session.network.layout)[0])
     for name, vector in session.config.algorithm.beside(state.theta).items():

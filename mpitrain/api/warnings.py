@@ -70,7 +70,8 @@ def of_keys(session: Session, told: Origin) -> Iterator[str]:
     """Warn of a key that changes nothing here, and of a simulated network that is not that of the cluster's file;
     `told`: what is trained on."""
     how = session.config.data.normalise
-    if how in ("corpus", "mean") and told.kind in ("frames", "images") and not told.statistics:
+    read = not session.device.phantom and told.kind in ("frames", "images")
+    if how in ("corpus", "mean") and read and not told.statistics:
         yield f"data.normalise = {how!r}: has no effect, {UNNORMALISED}"
     if said := session.transport.runtime.pace.said:
         yield said

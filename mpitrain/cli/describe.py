@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
         penalty = f"l2 {network.l2:g}{' of all parameters' if network.l2 and network.l2_biases else ''}"
         print(f"{network.name}: inputs of {_times(shape)}, {classes:,} classes, {network.output}, {penalty}")
         table, lines = layers_table(network, designs.complete(design.layers, classes, design.output)), []
-    Console(highlight=False).print(table)
+    Console(highlight=False, emoji=False).print(table)
     for line in chain(lines, _step_times(config, form, classes) if options.time else ()):
         print(line)
 

@@ -38,7 +38,7 @@ def check(folder: Path) -> None:
             lines += lines_of_classes(part, found)
             if part == "train" and not all(each.normalised for each in found):
                 lines.append(f"warning: {part}: {UNNORMALISED}: data.normalise = corpus or mean has no effect")
-    console = Console()
+    console = Console(emoji=False)
     console.print(table)
     for line in lines:
         console.print(line, soft_wrap=True, highlight=False, markup=False)

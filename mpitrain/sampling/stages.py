@@ -95,6 +95,14 @@ class Schedule:
         factor = self.factor(served)
         return settings if factor == 1.0 else replace(settings, learning_rate=factor * settings.learning_rate)
 
+    @property
+    def fastest(self) -> Settings:
+        """The settings of the stage with the largest learning rate, once it is warm."""
+        ends = [*self._begins[1:], self.total]
+        stages = zip(self.all, self._begins, ends, strict=True)
+        trained = [settings for settings, begin, end in stages if begin < min(end, self.total)]
+        return max(trained or self.all, key=lambda settings: settings.learning_rate)
+
     def factor(self, served: int) -> float:
         """What the stages' learning rate is multiplied by once this many samples have been served: in the warm-up 1/w,
         2/w, … for its w updates, then what `training.schedule` says; above 0 until the end."""

@@ -82,7 +82,7 @@ def _print(model: TrainedModel, data: str, samples: dict[str, int], results: Res
         key = part.replace("-", "_")
         values = (format(results[f"{key}_{name}"], ".2%" if name == "error" else ".4f") for name in figures)
         table.add_row(part, f"{count:,}", *values)
-    Console(highlight=False).print(table)
+    Console(highlight=False, emoji=False).print(table)
 
 
 # ---- sums over blocks of samples

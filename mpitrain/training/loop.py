@@ -22,7 +22,7 @@ def warn(session: Session, workers: int) -> None:
     """Say what may not converge with this many workers."""
     if session.transport.rank != session.members[0]:
         return
-    settings = session.schedule.at(0)
+    settings = session.schedule.fastest
     for line, numbers in session.config.algorithm.warnings(settings.learning_rate, settings.workers or workers):
         session.monitor.warn(line, **numbers)
 

@@ -276,12 +276,13 @@ def test_a_failing_evaluation_does_not_cost_the_training(
             ("algorithm.staleness=dana", "algorithm.momentum=0.9"),
             ("algorithm.staleness=decay", "training.learning_rate=0.003"),
         ),
+        (("algorithm.name=averaged", "training.learning_rate=0.3"), ("algorithm.name=sgd",)),
     ],
 )
 def test_another_algorithm_goes_on_from_the_model(
     simulated: Callable[..., Any], tmp_path: Path, first: tuple[str, ...], then: tuple[str, ...]
 ) -> None:
-    """Not from a θ that was ahead of it, nor with a velocity in other units."""
+    """Not from a θ that was ahead of it, or of which it was the mean, nor with a velocity in other units."""
 
     def error() -> float:
         return float(json.loads((tmp_path / "run" / "summary.json").read_text())["test_error"])

@@ -34,6 +34,14 @@ def test_stroms_table_1() -> None:
     assert [plan.among(30).at(served).workers for served in (0, 600)] == [10, 30]
 
 
+def test_the_largest_rate_is_that_of_a_warm_stage_that_is_trained() -> None:
+    """Not that of a stage which another one at the same place replaces, or which comes after the end."""
+    stages = [{"at": 0, "learning_rate": 0.004}, {"at": 2, "rate_factor": 1.5}, {"at": 10, "learning_rate": 1.0}]
+    training = {"epochs": 10.0, "learning_rate": 0.008, "warmup": 0.5}
+    plan = configuration.resolve({"training": training, "stages": stages}).schedule(600)
+    assert plan.fastest.learning_rate == pytest.approx(0.006) and plan.at(0).learning_rate < 0.004
+
+
 def test_a_percentage_is_of_the_whole_training() -> None:
     """Krizhevsky's steps of 250^(−1/3) at 25, 50 and 75 %."""
     factor = 250 ** (-1 / 3)
