@@ -96,6 +96,16 @@ class Launched:
                 self._failed = last.startswith(b'{"event": "failed"')
         return self._failed
 
+    def ended(self) -> bool:
+        """Whether this start has recorded its end, or need not: Open MPI's launcher with ULFM ends with status 0 even
+        where all ranks died that had trained."""
+        if self._own or self._options.print_config:
+            return True
+        with suppress(OSError), self._metrics.open("rb") as file:
+            file.seek(self._size)
+            return any(line.startswith(b'{"event": "end"') for line in file)
+        return False
+
     def restart(self, status: int | None, lost: list[int], samples: int) -> None:
         """Say and record that the training starts again from a checkpoint of this many samples, and how many later ones
         are trained on a second time."""
@@ -138,8 +148,9 @@ def run(options: argparse.Namespace) -> int:
             if status == 2 and ranks < options.ranks:  # such as too few for a stage
                 print(f"mpitrain: it does not train on {some(ranks, 'rank')}", file=sys.stderr)
                 return STOPPED
-            if relay.asked or status in (0, 2, STOPPED):
-                return int(status or 0)
+            ended = status == 0 and work.ended()
+            if relay.asked or ended or status in (2, STOPPED):
+                return status or int(not ended)
             if after.summary != before.summary:
                 return after.status
             in_vain = in_vain + 1 if after.samples <= before.samples else 0
