@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,15 +43,15 @@ class Launched:
     """What is started on the ranks, and its run folder; of a program of the user's own, the folder of `ranks.save`."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        """Raises BadInput for words that belong to the other kind."""
+        """Raises BadInput for words that belong to the other kind, and for what the configuration of a run without a
+        folder says wrongly."""
         self._options, self._size, self._failed = options, 0, False
         self._own = options.config is not None and options.config.suffix == ".py"
         if (options.words and not self._own) or (self._own and (options.set or not options.continued)):
             raise BadInput("launch: a program of your own is started as launch -n 4 --continue DIR -- PROGRAM.py WORDS")
         given = {"--out": options.out, "--resume": options.resume, "--continue": options.continued}
-        new = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-launched"
-        how, folder = next(((name, path) for name, path in given.items() if path), ("--out", new))
-        self._how, self.folder = str(how), Path(folder)
+        self._how, folder = next(((name, path) for name, path in given.items() if path), ("--out", None))
+        self.folder: Path = folder or configuration.load(options.config, list(options.set)).new_folder()
         self._metrics = self.folder / "metrics.jsonl"
 
     def words(self) -> list[str]:

@@ -1,6 +1,7 @@
 """`mpitrain launch`: ranks that are started again when one is lost, and only then."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -53,6 +54,16 @@ def test_a_launcher_that_succeeds_without_the_training_has_lost_it(starts: Calla
 def test_configurations_that_are_only_printed_are_printed_once(starts: Callable[..., list[str]]) -> None:
     """They record no end."""
     assert len(starts("exit 0", "--print-config", status=0)) == 1
+
+
+def test_a_run_folder_is_named_as_without_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In run.out, by the time and the algorithm."""
+    monkeypatch.chdir(tmp_path)
+    Path("launcher").write_text(NOTED + "exit 2")
+    Path("net.toml").write_text('run.out = "a"\nalgorithm.name = "easgd"')
+    keys = ("--set", "run.out=results", "--set", "algorithm.name=allreduce")
+    assert main(["launch", "-n", "2", "--launch", "sh launcher {ranks}", "net.toml", *keys]) == 2
+    assert re.search(r"--out results/\d{8}-\d{6}-allreduce\n$", Path("starts").read_text())
 
 
 def test_a_run_that_diverged_is_not_started_again(starts: Callable[..., list[str]]) -> None:
