@@ -230,6 +230,15 @@ def test_simulated_ranks_refuse_mpirun_and_a_gpu(launch: Callable[..., Any], tmp
     assert ended.status == 2 and ended.err.count("simulated ranks compute on the CPU") == 1
 
 
+def test_simulated_ranks_refuse_to_go_on_without_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All trained, spares too, and a fault ended the job."""
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    keys = ("--set", "run.lost_ranks=continue", "--set", "run.spares=1")
+    assert main(["simulate", "--cluster", str(tmp_path / "cluster.toml"), "--out", str(tmp_path / "run"), *keys]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "simulated ranks do not go on without others" in err
+
+
 NETWORK = 'network = {{ name = "half of it", parameters = {}, multiply_adds = {} }}\n'
 
 
