@@ -8,6 +8,7 @@ import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
+from datetime import datetime
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, cast
@@ -212,6 +213,10 @@ class Config(Section, frozen=True, kw_only=True):
     def initial_seed(self) -> int:
         """What determines the initial parameters."""
         return self.training.seed if self.model.seed is None else self.model.seed
+
+    def new_folder(self) -> Path:
+        """The run folder, by the time, of a run for which none is named."""
+        return Path(self.run.out) / f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(self.algorithm)}"
 
     def schedule(self, samples: int, ranks: int = 1) -> Schedule:
         """What the learning rate, the minibatch and the number of workers are in the course of a training on this many

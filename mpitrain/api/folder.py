@@ -2,10 +2,8 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from datetime import datetime
 from pathlib import Path
 
-from mpitrain.algorithms import name_of
 from mpitrain.api.options import TrainOptions
 from mpitrain.checkpoint import BEST, delete, require_replaceable
 from mpitrain.checkpoint.lease import Lease, user
@@ -48,8 +46,7 @@ class Reserved(ExitStack):
         if self.lease is None:
             if options.out is not None:
                 self._make(options.out, exist_ok=False)
-            name = f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(config.algorithm)}"
-            self._reserve(options.out or make_numbered(Path(config.run.out) / name, parents=True))
+            self._reserve(options.out or make_numbered(config.new_folder(), parents=True))
         elif options.resume is None:
             require_replaceable(self.lease.folder)
             _clear(self.lease.folder)

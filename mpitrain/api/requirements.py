@@ -26,13 +26,18 @@ def require_keys(transport: Transport, config: Config, options: TrainOptions) ->
     """Refuse keys and options that do not fit these ranks, or depend on values that a phantom has not."""
     algorithm, run, name = config.algorithm, config.run, name_of(config.algorithm)
     phantom, method = options.phantom, config.pretraining.method
-    alone = transport.size == 1 or transport.runtime.simulated
+    simulated = transport.runtime.simulated
+    loses = run.lost_ranks == "continue" and not isinstance(transport.comm, EnduringCommunicator)
     shared, on_gpu = algorithm.has_master and run.exchange == "shared", run.device == "gpu"
     for wrong, why in (
         (shared and transport.nodes > 1, "run.exchange = 'shared': the ranks are on several nodes"),
-        (on_gpu and transport.runtime.simulated, "run.device = 'gpu': simulated ranks compute on the CPU"),
+        (on_gpu and simulated, "run.device = 'gpu': simulated ranks compute on the CPU"),
         (
-            run.lost_ranks == "continue" and not (alone or isinstance(transport.comm, EnduringCommunicator)),
+            loses and simulated,
+            "run.lost_ranks = 'continue': simulated ranks do not go on without others; leave it and run.spares out",
+        ),
+        (
+            loses and transport.size > 1,
             f"run.lost_ranks = 'continue': needs {'python -m mpitrain train' if tolerant() else NEEDED}",
         ),
         (options.density and not phantom, "--density: only with --phantom: gradients show what they send"),

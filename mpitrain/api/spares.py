@@ -67,7 +67,7 @@ def _stand_by(transport: Transport) -> int:
 
 def _training(transport: Transport, options: TrainOptions, run: RunOptions) -> int:
     """How many of these ranks train. Raises BadInput naming run.spares."""
-    if not isinstance(transport.comm, EnduringCommunicator):  # a rank that is alone, or simulated
+    if not isinstance(transport.comm, EnduringCommunicator):  # a rank that is alone; others are refused
         return transport.size
     if options.ranks:  # as many as before ranks were lost
         return min(options.ranks, transport.size)

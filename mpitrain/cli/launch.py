@@ -7,7 +7,6 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from datetime import datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,15 +43,15 @@ class Launched:
     """What is started on the ranks, and its run folder; of a program of the user's own, the folder of `ranks.save`."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        """Raises BadInput for words that belong to the other kind."""
+        """Raises BadInput for words that belong to the other kind, and for what the configuration of a run without a
+        folder says wrongly."""
         self._options, self._size, self._failed = options, 0, False
         self._own = options.config is not None and options.config.suffix == ".py"
         if (options.words and not self._own) or (self._own and (options.set or not options.continued)):
             raise BadInput("launch: a program of your own is started as launch -n 4 --continue DIR -- PROGRAM.py WORDS")
         given = {"--out": options.out, "--resume": options.resume, "--continue": options.continued}
-        new = Path("runs") / f"{datetime.now():%Y%m%d-%H%M%S}-launched"
-        how, folder = next(((name, path) for name, path in given.items() if path), ("--out", new))
-        self._how, self.folder = str(how), Path(folder)
+        self._how, folder = next(((name, path) for name, path in given.items() if path), ("--out", None))
+        self.folder: Path = folder or configuration.load(options.config, list(options.set)).new_folder()
         self._metrics = self.folder / "metrics.jsonl"
 
     def words(self) -> list[str]:
@@ -96,6 +95,16 @@ class Launched:
                 self._failed = last.startswith(b'{"event": "failed"')
         return self._failed
 
+    def ended(self) -> bool:
+        """Whether this start has recorded its end, or need not: Open MPI's launcher with ULFM ends with status 0 even
+        where all ranks died that had trained."""
+        if self._own or self._options.print_config:
+            return True
+        with suppress(OSError), self._metrics.open("rb") as file:
+            file.seek(self._size)
+            return any(line.startswith(b'{"event": "end"') for line in file)
+        return False
+
     def restart(self, status: int | None, lost: list[int], samples: int) -> None:
         """Say and record that the training starts again from a checkpoint of this many samples, and how many later ones
         are trained on a second time."""
@@ -138,8 +147,9 @@ def run(options: argparse.Namespace) -> int:
             if status == 2 and ranks < options.ranks:  # such as too few for a stage
                 print(f"mpitrain: it does not train on {some(ranks, 'rank')}", file=sys.stderr)
                 return STOPPED
-            if relay.asked or status in (0, 2, STOPPED):
-                return int(status or 0)
+            ended = status == 0 and work.ended()
+            if relay.asked or ended or status in (2, STOPPED):
+                return status or int(not ended)
             if after.summary != before.summary:
                 return after.status
             in_vain = in_vain + 1 if after.samples <= before.samples else 0

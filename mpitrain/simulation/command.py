@@ -19,7 +19,7 @@ from mpitrain.api.clusters import find
 from mpitrain.api.options import TrainOptions, from_arguments
 from mpitrain.api.train import train_on
 from mpitrain.config import Config
-from mpitrain.errors import BadInput, some
+from mpitrain.errors import BadInput, Overdue, some
 from mpitrain.mpi.agreement import alone
 from mpitrain.mpi.order import Order
 from mpitrain.signals import Stop
@@ -72,6 +72,9 @@ def _status(job: Job[int], options: TrainOptions, requests: Sequence[Stop], stuc
         return max(job.run(lambda transport: train_on(transport, options, requests[transport.rank])))
     except Aborted as error:
         return error.status
+    except Overdue as error:  # a rank that never started
+        print(f"mpitrain: {error}", file=sys.stderr)
+        return 1
     except Deadlock as error:
         print(f"mpitrain: {stuck}: {error}", file=sys.stderr)
         return 1

@@ -1,6 +1,7 @@
 """`mpitrain launch`: ranks that are started again when one is lost, and only then."""
 
 import json
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +12,11 @@ import pytest
 from mpitrain.__main__ import main
 from mpitrain.api.nodes import nodes_of, on_nodes
 
-#: A launcher that notes each start, and then does what a test wants: $1 is the number of ranks.
+#: A launcher that notes each start, and then does what a test wants: $1 is the number of ranks. `finish` is the end of
+#: a training, which its ranks record.
 NOTED = """#!/bin/sh
 echo "$@" >> starts
+finish() { mkdir -p run; echo '{"event": "end"}' >> run/metrics.jsonl; exit "${1:-0}"; }
 """
 
 
@@ -35,8 +38,32 @@ def starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., lis
 @pytest.mark.parametrize("status", [0, 2, 75])
 def test_an_end_of_its_own_is_the_end(starts: Callable[..., list[str]], status: int) -> None:
     """Finished, bad input, stopped by a signal. The words of the command line are the training's."""
-    (line,) = starts(f"exit {status}", "net.toml", "--set", "a.b=1", "--set", "c=2", status=status)
+    (line,) = starts(f"finish {status}", "net.toml", "--set", "a.b=1", "--set", "c=2", status=status)
     assert line == f"2 {sys.executable} -m mpitrain train net.toml --set a.b=1 --set c=2 --out run"
+
+
+def test_a_launcher_that_succeeds_without_the_training_has_lost_it(starts: Callable[..., list[str]]) -> None:
+    """Open MPI's with ULFM ends with status 0 where all ranks died that had trained. An end that an earlier start has
+    recorded is not this one's."""
+    Path("run").mkdir()
+    Path("run/metrics.jsonl").write_text('{"event": "end"}\n')
+    assert len(starts("exit 0", "--resume", "run", status=1)) == 3
+    assert [record["text"].split(";")[0] for record in records("restart")] == ["a rank was lost (exit status 0)"] * 2
+
+
+def test_configurations_that_are_only_printed_are_printed_once(starts: Callable[..., list[str]]) -> None:
+    """They record no end."""
+    assert len(starts("exit 0", "--print-config", status=0)) == 1
+
+
+def test_a_run_folder_is_named_as_without_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In run.out, by the time and the algorithm."""
+    monkeypatch.chdir(tmp_path)
+    Path("launcher").write_text(NOTED + "exit 2")
+    Path("net.toml").write_text('run.out = "a"\nalgorithm.name = "easgd"')
+    keys = ("--set", "run.out=results", "--set", "algorithm.name=allreduce")
+    assert main(["launch", "-n", "2", "--launch", "sh launcher {ranks}", "net.toml", *keys]) == 2
+    assert re.search(r"--out results/\d{8}-\d{6}-allreduce\n$", Path("starts").read_text())
 
 
 def test_a_run_that_diverged_is_not_started_again(starts: Callable[..., list[str]]) -> None:
@@ -93,7 +120,7 @@ def records(event: str) -> list[dict[str, object]]:
 def test_each_restart_is_recorded(starts: Callable[..., list[str]]) -> None:
     """Where the launcher names the rank that died, that one, and how far it was; in a run folder that was not there."""
     died = "prterun noticed that process rank 3 with PID 7 on node a exited on\nsignal 9 (Killed)."
-    assert len(starts(f'[ -e run ] && exit 0; echo "{died}" >&2; exit 137', status=0)) == 2
+    assert len(starts(f'[ -e run ] && finish; echo "{died}" >&2; exit 137', status=0)) == 2
     (record,) = records("restart")
     assert record["lost_ranks"] == [[3, 0]] and record["samples"] == record["repeated"] == 0
     assert record["text"] == "rank 3 was lost (exit status 137); the training begins anew: there is no checkpoint yet"
@@ -108,7 +135,7 @@ def test_what_an_earlier_start_had_trained_is_not_counted_twice(starts: Callable
 
 SILENT = """
 mkdir -p run
-[ -e run/metrics.jsonl ] && exit 0
+[ -e run/metrics.jsonl ] && finish
 echo '{"event": "train", "samples": 700}' > run/metrics.jsonl
 echo '{"event": "failed", "text": "waited", "silent": [1, 2]}' >> run/metrics.jsonl
 sleep 1000
@@ -134,7 +161,8 @@ case $hosts,$1 in
 b:*,true) [ ! -e gone ] ;;
 c:*,true) sleep 1000 ;;
 *,true) ;;
-*) echo "$hosts" "$ranks" >> starts; touch gone; [ "$(wc -l < starts)" != 1 ] ;;
+*) echo "$hosts" "$ranks" >> starts; touch gone; [ "$(wc -l < starts)" != 1 ] || exit 1
+   echo '{"event": "end"}' >> run/metrics.jsonl ;;
 esac
 """
 

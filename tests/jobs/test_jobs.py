@@ -46,6 +46,17 @@ def test_prepare_makes_shards(finished: Callable[[str], Job]) -> None:
     assert done.returncode == 0
 
 
+def test_prepare_is_not_requeued_at_its_time_limit(cluster: Cluster, tmp_path: Path) -> None:
+    """The next start might come no further, and so on for ever."""
+    slow = tmp_path / "slow"
+    slow.write_text(f"#!/bin/sh\ntouch {tmp_path}/began\nexec sleep 1000\n")
+    slow.chmod(0o755)
+    job = cluster.submit("prepare", "digits", "cut", CONTAINER=str(slow))
+    until((tmp_path / "began").exists, f"the start of {job}")
+    cluster.command("scontrol", "update", f"jobid={job.number}", "endtime=now+5")
+    job.ended("TIMEOUT", seconds=120)
+
+
 def test_a_run_cut_twice_ends_with_the_bits_of_an_uninterrupted_one(
     cluster: Cluster, launch: Callable[..., Any], tmp_path: Path
 ) -> None:

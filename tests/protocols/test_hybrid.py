@@ -2,7 +2,8 @@
 
 import tracemalloc
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,6 +18,8 @@ from mpitrain.models.losses import LOSSES
 from mpitrain.models.network import Network
 from mpitrain.protocols import hybrid, synchronous
 from mpitrain.protocols.hybrid.connected import order_of
+from mpitrain.protocols.hybrid.exchange import KINDS
+from mpitrain.protocols.hybrid.transfers import Transfers
 from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import stream
@@ -221,6 +224,17 @@ def test_columns_are_exchanged_only_where_they_are_connected(transport, session_
     trainer.step(trainer.next_work())
     received = trainer.transfers.received
     assert received["unit_activations"] == received["unit_gradients"] == 8 * (ranks - 1) * b * (12 + 4)
+
+
+def test_a_wait_says_what_it_is_for() -> None:
+    """Which a user reads when it is overdue; "the other ranks' other" once."""
+    said: list[str] = []
+    transport = SimpleNamespace(
+        clock=lambda: 0.0, traffic=SimpleNamespace(bytes_received=0), wait=lambda request, what: said.append(what)
+    )
+    for kind in KINDS:
+        Transfers(cast("Any", transport), overlap=False).start(kind, lambda: None)
+    assert said[0] == "the other ranks' activations" and said[-1] == "the other ranks' targets or losses"
 
 
 @pytest.mark.mpi(min_size=2)

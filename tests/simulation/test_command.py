@@ -212,6 +212,14 @@ def test_a_rank_that_dies_is_named_and_one_that_freezes_is_awaited(
     assert 0 < seconds["frozen"] - seconds["whole"] <= 30.5
 
 
+def test_a_rank_that_never_starts_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """In one line; it ended with a traceback."""
+    (tmp_path / "cluster.toml").write_text(CLUSTER + "[[faults]]\nrank = 1\nat = 0.0")
+    assert main(["simulate", "--cluster", str(tmp_path / "cluster.toml"), "--out", str(tmp_path / "run")]) == 1
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "waited 300 s for rank 1 (the start of the program)" in err
+
+
 def test_simulated_ranks_refuse_mpirun_and_a_gpu(launch: Callable[..., Any], tmp_path: Path) -> None:
     """Once, with status 2."""
     (tmp_path / "cluster.toml").write_text(CLUSTER)
@@ -220,6 +228,15 @@ def test_simulated_ranks_refuse_mpirun_and_a_gpu(launch: Callable[..., Any], tmp
     assert ended.status == 2 and ended.err.count("simulate runs without mpirun") == 1
     ended = launch(1, *command, "--set", "run.device=gpu")
     assert ended.status == 2 and ended.err.count("simulated ranks compute on the CPU") == 1
+
+
+def test_simulated_ranks_refuse_to_go_on_without_others(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All trained, spares too, and a fault ended the job."""
+    (tmp_path / "cluster.toml").write_text(CLUSTER)
+    keys = ("--set", "run.lost_ranks=continue", "--set", "run.spares=1")
+    assert main(["simulate", "--cluster", str(tmp_path / "cluster.toml"), "--out", str(tmp_path / "run"), *keys]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1 and "simulated ranks do not go on without others" in err
 
 
 NETWORK = 'network = {{ name = "half of it", parameters = {}, multiply_adds = {} }}\n'

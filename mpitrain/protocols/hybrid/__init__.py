@@ -16,8 +16,8 @@ from mpitrain.flat import Array
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import Partition, SharedPart
 from mpitrain.protocols.hybrid.connected import Connected
-from mpitrain.protocols.hybrid.exchange import KINDS, OTHER, ActivationExchange, Synchroniser
-from mpitrain.protocols.hybrid.transfers import Transfers
+from mpitrain.protocols.hybrid.exchange import KINDS, ActivationExchange, Synchroniser
+from mpitrain.protocols.hybrid.transfers import OTHER, Transfers
 from mpitrain.protocols.hybrid.whole import WholeVectors
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Work

@@ -12,12 +12,12 @@ import numpy as np
 
 from mpitrain.flat import Array, share
 from mpitrain.models.workspace import Workspace
-from mpitrain.protocols.hybrid.transfers import Transfer, Transfers
+from mpitrain.protocols.hybrid.transfers import OTHER, Transfer, Transfers
 from mpitrain.sampling.rounds import FullyConnectedRound
 
 ACTIVATIONS, ACTIVATION_GRADIENTS = "activations", "activation_gradients"
 UNITS, UNIT_GRADIENTS = "unit_activations", "unit_gradients"
-CONV_GRADIENTS, OTHER = "conv_gradients", "other"
+CONV_GRADIENTS = "conv_gradients"
 KINDS = (ACTIVATIONS, ACTIVATION_GRADIENTS, UNITS, UNIT_GRADIENTS, CONV_GRADIENTS, OTHER)
 
 

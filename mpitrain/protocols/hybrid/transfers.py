@@ -11,6 +11,8 @@ from typing import Any
 
 from mpitrain.mpi import Transport
 
+OTHER = "other"  # the kind of small ones: targets, losses, sums of squares
+
 
 @dataclass(eq=False)
 class Transfer:
@@ -64,7 +66,8 @@ class Transfers:
         if transfer is None or transfer.done:
             return
         began = self._clock()
-        self.transport.wait(transfer.request, f"the other ranks' {transfer.kind.replace('_', ' ')}")
+        what = "targets or losses" if transfer.kind == OTHER else transfer.kind.replace("_", " ")
+        self.transport.wait(transfer.request, f"the other ranks' {what}")
         self.waited += self._clock() - began
         self._close(transfer)
 

@@ -25,7 +25,7 @@ from mpitrain.signals import Stop
 from mpitrain.stopwatch import shares
 
 GRACE = 10.0  # seconds that a training has to end once it is told to
-#: Evaluations take no time, and nothing is written that nobody reads.
+#: Evaluations take no time, nothing is written that nobody reads, and all ranks train.
 QUIET: Record = {
     "run.evaluate_late": True,
     "run.checkpoint_every": 0,
@@ -33,6 +33,8 @@ QUIET: Record = {
     "run.callback": "",
     "run.tensorboard": False,
     "run.trace": False,
+    "run.lost_ranks": "end",
+    "run.spares": 0,
 }
 
 
