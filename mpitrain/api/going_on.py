@@ -156,6 +156,8 @@ class LostRanks:
     def _save(self, session: Session, saver: Saver, transport: Transport) -> None:
         """Make what a rank has a checkpoint, if one has the training whole. Collective."""
         state, monitor = session.state, session.monitor
+        if isinstance(monitor, MasterMonitor):
+            monitor.settle_copies(transport)
         if session.even_out is not None:
             self._keeps_own, lost = True, [rank for rank in self._lost if rank in session.members]  # and no spare
             session.outstanding, session.even_out = list if session.even_out(transport, lost) else None, None

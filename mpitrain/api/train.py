@@ -126,6 +126,8 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
         if (prepare_protocol := PREPARATIONS.get(config.algorithm.protocol)) is not None:
             prepare_protocol(session)
         session.monitor.start()
+        if options.resume:
+            transport.barrier("the evaluation that was cut off")
         recorder = trace.begin(transport, session.counters) if config.run.trace else None
         transport.stopwatch.start()
         if session.takes_part(transport.rank):

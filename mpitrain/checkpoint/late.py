@@ -59,6 +59,11 @@ def waiting(run: Path) -> list[Path]:
     return folders(run / NAME)
 
 
+def samples(copy: Path) -> int:
+    """After how many samples a copy was made."""
+    return int(copy.name.rstrip("~"))
+
+
 def read(copy: Path, parameters: Array) -> Moment:
     """Fill `parameters` from a copy. Raises BadInput naming it."""
     path, _ = checkpoint.find(copy.parent, copy.name)
@@ -74,8 +79,8 @@ def delete(copy: Path) -> None:
         copy.parent.rmdir()
 
 
-def forget(run: Path, samples: int) -> None:
+def forget(run: Path, trained: int) -> None:
     """Delete the copies after more than this many samples, from where a training goes on again."""
     for copy in waiting(run):
-        if int(copy.name.rstrip("~")) > samples:
+        if samples(copy) > trained:
             delete(copy)

@@ -26,15 +26,16 @@ class Cadence:
     samples: int
 
     def __post_init__(self) -> None:
-        self.start(0, 0.0)
+        self.start(0, 0.0, 0)
 
-    def start(self, trained: int, seconds: float) -> None:
-        """Begin training, after `trained` samples and `seconds` in earlier starts of the program."""
+    def start(self, trained: int, seconds: float, evaluated: int) -> None:
+        """Begin training, after `trained` samples and `seconds` in earlier starts of the program, the last evaluation
+        after `evaluated` samples: if one was due since, it is due now."""
         self.seconds_before = seconds
         self._began = self._recorded = self._saved = self._saving = self.clock()
         self._saved_at, self._pause, self._still = trained, FIRST, 0.0
         self._over: float | None = None
-        self.evaluating(trained)
+        self.evaluating(evaluated)
         self._evaluates, self._saves = False, False
 
     @property

@@ -20,6 +20,7 @@ from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.evaluation import Evaluation, Results
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics
+from mpitrain.monitoring.restarts import last_evaluated
 from mpitrain.mpi import Transport
 from mpitrain.mpi.witness import Witness
 from mpitrain.signals import Stop
@@ -112,8 +113,17 @@ class MasterMonitor(Monitor):
         self.metrics.write(event, **fields)
 
     def start(self) -> None:
-        self.cadence.start(self.counters.trained_before, self.counters.state.seconds)
-        late.forget(self.folder, self.counters.trained_before)
+        """Begin the training; where it goes on, with the evaluation that was cut off, while the others wait."""
+        trained = self.counters.trained_before
+        late.forget(self.folder, trained)
+        copies = [late.samples(copy) for copy in late.waiting(self.folder)]
+        evaluated = max(last_evaluated(self.folder / "metrics.jsonl", trained), *copies, 0)
+        self.cadence.start(trained, self.counters.state.seconds, evaluated)
+        if self.evaluation is not None and self.cadence.evaluation_due(trained):
+            self.cadence.evaluating(trained)
+            self._begin_or_keep(self.evaluation)
+            with self.cadence.standing_still():
+                self._evaluate(self.evaluation)
 
     def turn(self, trainer: Subject, parameters: bool = True) -> bool:
         state = self._counted()
@@ -129,10 +139,7 @@ class MasterMonitor(Monitor):
                 self._say_late(state.trained)
                 self.cadence.evaluating(state.trained)
                 trainer.refresh()
-                if self.late is None:
-                    self._begin_evaluation(self.evaluation)
-                else:
-                    self._evaluate_later(self.late)
+                self._begin_or_keep(self.evaluation)
             if self._evaluating:
                 if trainer.all_wait:
                     with self.cadence.standing_still():
@@ -166,9 +173,7 @@ class MasterMonitor(Monitor):
 
     def finish(self, evaluate: bool) -> None:
         """Write the last record, after the last evaluations. A signal ends them."""
-        if self.late is not None:
-            with self._leaving_out():
-                self.transport.alive_while(self.late.settle)
+        self.settle_copies(self.transport)
         if evaluate and self.evaluation is not None:
             self._evaluate_copies(self.evaluation)
             self._evaluate(self.evaluation)
@@ -262,6 +267,13 @@ class MasterMonitor(Monitor):
         state, loss = self.counters.state, self.counters.losses.mean(self.cadence.loss_window)
         return Moment(state.trained, state.index, self.cadence.seconds, loss, self.counters.rate(state.trained))
 
+    def _begin_or_keep(self, evaluation: Evaluation) -> None:
+        """Begin an evaluation, or keep a copy of the parameters, to make it later."""
+        if self.late is None:
+            self._begin_evaluation(evaluation)
+        else:
+            self._evaluate_later(self.late)
+
     def _begin_evaluation(self, evaluation: Evaluation) -> None:
         self._evaluated = self._now()
         evaluation.begin(self.counters.state.model)
@@ -277,6 +289,12 @@ class MasterMonitor(Monitor):
         model = self.counters.state.model
         with self._leaving_out():
             self.transport.alive_while(lambda: writer.keep(self.folder, self._now(), model))
+
+    def settle_copies(self, transport: Transport) -> None:
+        """Wait until the copies that were kept are on the disk."""
+        if self.late is not None:
+            with self._leaving_out():
+                transport.alive_while(self.late.settle)
 
     def _evaluate_copies(self, evaluation: Evaluation) -> None:
         """Evaluate the copies that were kept; then begin to evaluate the final parameters, unless one had these."""

@@ -1,4 +1,5 @@
-"""What is said and recorded where a training has lost ranks and goes on, in new processes or in those that are left."""
+"""What is said and recorded where a training has lost ranks and goes on, in new processes or in those that are left;
+what was recorded before one goes on."""
 
 import sys
 from collections.abc import Sequence
@@ -26,3 +27,16 @@ def restarted(metrics: Path, lost: Sequence[int], how: str, samples: int, reache
     with suppress(BadInput, OSError):
         metrics.parent.mkdir(parents=True, exist_ok=True)
         Metrics(metrics).write("restart", text=text, samples=samples, repeated=reached - samples, lost_ranks=pairs)
+
+
+def last_evaluated(metrics: Path, trained: int) -> int:
+    """After how many samples the last evaluation on record began, of a training that goes on after `trained` samples;
+    0 if there is none. What was recorded before a start is of this training up to where that start went on."""
+    last = 0
+    for record in records_of(metrics, "start", "evaluate"):
+        samples = record.get("samples")
+        if isinstance(samples, int) and record["event"] == "start":
+            trained = min(trained, samples)
+        elif isinstance(samples, int) and samples <= trained:
+            last = max(last, samples)
+    return last

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from mpitrain.report.runs import read_run
 from tests.faults import Fault, program
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
@@ -24,6 +25,7 @@ ALGORITHMS = ("asgd", "easgd", "sparse-delta", "allreduce", "hybrid", "block-mom
 PHASES = ("start", "first exchange", "training", "checkpoint", "evaluation", "stage change", "stop", "end")
 NUMBERS = {"killed": signal.SIGKILL, "frozen": signal.SIGSTOP}
 CHOSEN = [("allreduce", "training", 1, "killed"), ("asgd", "checkpoint", 0, "frozen"), ("hybrid", "stop", 1, "killed")]
+CHOSEN += [("allreduce", "evaluation", 0, "killed")]
 
 LOAD, MONITOR = "mpitrain.training.gradients.Learner.load", "mpitrain.monitoring.monitor.MasterMonitor"
 #: What comes to a point where the rank is to be lost tells that rank, and gives it some time.
@@ -113,8 +115,8 @@ def noted(folder: Path) -> list[list[list[float]]]:
 def test_a_lost_rank_costs_what_came_after_the_checkpoint(
     tmp_path: Path, algorithm: str, phase: str, victim: int, what: str
 ) -> None:
-    """The training finishes, and every sample after the last checkpoint is trained on exactly once. One that was
-    stopped by a signal when it lost the rank is started again by whoever sent that."""
+    """The training finishes, every sample after the last checkpoint is trained on exactly once, and each epoch is
+    evaluated. One that was stopped by a signal when it lost the rank is started again by whoever sent that."""
     note = Fault(LOAD, ["note loads-{rank}"])
     faulty, plain = program(note, *faults(phase, victim, int(NUMBERS[what]))), program(note)
     script = LAUNCHER.format(
@@ -133,6 +135,8 @@ def test_a_lost_rank_costs_what_came_after_the_checkpoint(
     assert told["exit_reason"] == "finished" and told["samples"] == EPOCHS * SAMPLES
     unstarted = err.count("The PMIx server's listener thread failed to start")  # a fault of Open MPI's launcher
     assert told["restarts"] == len(restarts) == (phase not in ("stop", "end")) + unstarted, err
+    evaluated = [int(each["epoch"]) for each in read_run(tmp_path / "run", "run").events("evaluate")]
+    assert evaluated == [1, 2, 3]
     again = sum(each["repeated"] for each in restarts)
     loads = [load for of_rank in noted(tmp_path) for load in of_rank]
     taken = [(epoch, start + k) for _, epoch, start, count in loads for k in range(int(count))]

@@ -55,12 +55,20 @@ def test_one_that_falls_on_a_sample_is_due_with_it() -> None:
 
 
 def test_evaluations_that_come_late_do_not_move_the_next() -> None:
-    """They are due at multiples; one that began after two of them stands for both, a resume for all before."""
+    """They are due at multiples; one that began after two of them stands for both."""
     plan = cadence(Clock(), "run.evaluate_every=1")
     plan.evaluating(23)
     assert next(trained for trained in range(20, 35) if plan.evaluation_due(trained)) == 30
-    plan.start(41, 0.0)
-    assert next(trained for trained in range(41, 60) if plan.evaluation_due(trained)) == 50
+
+
+@pytest.mark.parametrize(("evaluated", "due"), [(40, 50), (41, 50), (39, 41), (0, 41)])
+def test_an_evaluation_that_was_due_before_a_resume_is_due_there(evaluated: int, due: int) -> None:
+    """Unless it has been made."""
+    plan = cadence(Clock(), "run.evaluate_every=1")
+    plan.start(41, 0.0, evaluated)
+    assert next(trained for trained in range(41, 60) if plan.evaluation_due(trained)) == due
+    plan.evaluating(due)
+    assert next(trained for trained in range(due, 70) if plan.evaluation_due(trained)) == due // 10 * 10 + 10
 
 
 def test_a_record_is_due_a_second_after_the_last() -> None:
@@ -79,7 +87,7 @@ def test_a_checkpoint_is_due_by_minutes_or_by_samples() -> None:
     clock = Clock()
     plan = cadence(clock, "run.checkpoint_every=2", "run.checkpoint_samples=30")
     clock.now += 1000
-    plan.start(7, 0.0)
+    plan.start(7, 0.0, 0)
     assert not plan.checkpoint_due(36) and plan.checkpoint_due(37)
     clock.now += 119
     assert not plan.checkpoint_due(7)
@@ -102,7 +110,7 @@ def test_seconds_of_training_go_on_from_a_checkpoint() -> None:
     clock = Clock()
     plan = cadence(clock)
     clock.now += 9
-    plan.start(20, 30.0)
+    plan.start(20, 30.0, 20)
     clock.now += 4
     assert plan.seconds == 34.0 and plan.seconds_before == 30.0
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.checkpoint.late import CopyWriter
+from mpitrain.checkpoint.late import CopyWriter, delete, waiting
 from mpitrain.checkpoint.state import MasterNumbers, State, checked
 from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.cadence import Cadence
@@ -164,13 +164,66 @@ def test_an_evaluation_s_loss_is_over_what_lies_between_two_but_at_most_an_epoch
     assert [record["train_loss"] for record in run.evaluations()] == losses
 
 
-def test_a_resumed_epoch_s_loss_is_that_of_all_of_it(run: Run) -> None:
+def recorded(folder: Path, *records: tuple[str, int]) -> Path:
+    """The run folder, in which these records of starts and evaluations are, each with its samples."""
+    metrics = Metrics(folder / "metrics.jsonl")
+    for event, samples in records:
+        metrics.write(event, samples=samples)
+    return folder
+
+
+def test_a_resumed_epoch_s_loss_is_that_of_all_of_it(run: Run, tmp_path: Path) -> None:
     """A checkpoint keeps what has been counted of it."""
     train(run, [8.0, 6.0, 5.0], 0.1)
-    resumed = Run(numbers=json.loads(json.dumps(run.state.numbers())))
+    folder = recorded(tmp_path, ("evaluate", 10))
+    resumed = Run(numbers=json.loads(json.dumps(run.state.numbers())), folder=folder)
     train(resumed, [3.0], 0.1)
     (record,) = resumed.evaluations()
     assert (record["samples"], record["train_loss"]) == (20, 4.0)
+
+
+@pytest.mark.parametrize(
+    ("records", "made"),
+    [
+        ([("start", 0)], [15]),
+        ([("start", 0), ("evaluate", 10)], []),
+        ([("start", 0), ("evaluate", 17)], [15]),  # of what is trained again
+        ([("start", 0), ("evaluate", 10), ("evaluate", 20), ("start", 5)], [15]),
+        ([("start", 0), ("evaluate", 10), ("evaluate", 20), ("start", 12)], []),
+    ],
+)
+@pytest.mark.parametrize("late", [False, True])
+def test_a_resume_makes_the_evaluation_that_was_cut_off(
+    run: Run, tmp_path: Path, records: list[tuple[str, int]], made: list[int], late: bool
+) -> None:
+    """At once, of where it goes on, in no time of the training; it does not repeat one that is on record."""
+    train(run, [8.0, 6.0, 5.0], 0.1)
+    seconds = run.state.seconds
+    folder = recorded(tmp_path, *records, ("start", 15))
+    resumed = Run(*["run.evaluate_late=true"] * late, numbers=run.state.numbers(), folder=folder)
+    assert [each["samples"] for each in resumed.evaluations()] == ([] if late else made)
+    assert resumed.monitor.cadence.seconds == seconds
+    train(resumed, [3.0], 0.1)
+    resumed.monitor.finish(evaluate=True)
+    assert [each["samples"] for each in resumed.evaluations()] == [*made, 20]
+    assert [each["seconds"] for each in resumed.evaluations()][: len(made)] == [seconds] * len(made)
+
+
+def test_a_copy_that_is_there_is_not_made_again(tmp_path: Path) -> None:
+    """One that had not been written before the loss is made where the training goes on."""
+    run = Run(*LATE, folder=tmp_path)
+    train_late(run, [0.5, 0.25])
+    run.monitor.settle_copies(run.monitor.transport)
+    Run(*LATE, folder=tmp_path, numbers=run.state.numbers()).monitor.finish(evaluate=False)
+    assert [copy.name for copy in waiting(tmp_path)] == ["000000000005", "000000000010"]
+    delete(waiting(tmp_path)[-1])
+    Run(*LATE, folder=tmp_path, numbers={**run.state.numbers(), "trained": 12}).monitor.finish(evaluate=False)
+    assert [copy.name for copy in waiting(tmp_path)] == ["000000000005", "000000000012"]
+
+
+def test_no_evaluation_is_made_at_a_resume_where_none_is_asked_for(run: Run, tmp_path: Path) -> None:
+    train(run, [8.0, 6.0, 5.0], 0.1)
+    assert not Run("run.evaluate_every=0", numbers=run.state.numbers(), folder=tmp_path).evaluations()
 
 
 def test_a_long_epoch_s_losses_are_kept_in_few_numbers() -> None:
