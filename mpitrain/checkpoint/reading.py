@@ -50,7 +50,7 @@ def find(folder: Path, name: str | None = None) -> tuple[Path, list[str]]:
         if found is None:
             raise BadInput(f"{folder}: no whole checkpoint")
         return found, skipped
-    candidates = [path for path in (folder / name, folder / (name + REPLACED)) if path.is_dir()]
+    candidates = [path for path in (folder / name, folder / (name + REPLACED)) if name and path.is_dir()]
     reasons = {path: fault(path) for path in candidates}
     for path, reason in reasons.items():
         if reason is None:

@@ -46,6 +46,8 @@ class Model(Protocol):
     documents: Mapping[str, str] = MappingProxyType({})
     #: The name of the figure of merit, of which less is better: "error", "loss", or that of a metric of one's own.
     merit: str = "error"
+    #: Whether the loss is a user's function, of any unit.
+    own_loss: bool = False
     #: Whether it is Buffered: it has untrained state beside the parameters, such as statistics of BatchNorm.
     holds_buffers: bool = False
 

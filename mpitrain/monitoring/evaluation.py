@@ -4,7 +4,7 @@ statistics of normalisation that belong to the parameters, where a model has som
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import log, log2, prod
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -12,9 +12,10 @@ from numpy.typing import DTypeLike
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, on_host, share
 from mpitrain.models.model import Buffered, Model
-from mpitrain.sampling.batch import Batch, Place, Samples
+from mpitrain.sampling.batch import Batch, Place, SampleForm, Samples
 from mpitrain.sampling.rng import stream
 
+Value = TypeVar("Value", float, Array)
 Results = dict[str, Any]  #: of an evaluation: numbers by name, and the name of the figure of merit unless it is "error"
 SLICE = 4e-3  # target duration of a slice in seconds
 MOST = 1024  # largest number of targets in a slice
@@ -76,12 +77,19 @@ def _slices(chosen: Array) -> list[Array]:
     return parts
 
 
+def figures(network: Model, form: SampleForm, loss: Value, merit: Value) -> dict[str, Value]:
+    """Loss and figure of merit by name; of tokens of text whose bytes are known also the bits of a byte, unless the
+    loss is a user's, which need not be the logarithm of a probability."""
+    found = {"loss": loss, network.merit: merit}
+    return found | ({"bits_per_byte": loss / (log(2) * form.bytes)} if form.bytes and not network.own_loss else {})
+
+
 @dataclass(eq=False)
 class Evaluation:
     """Evaluates a copy of the parameters on corpora named "test", "dev", "test-noisy", …, all of one shape.
 
     The results are `dev_loss` (mean), `dev_error` (fraction) or another figure of merit of the network's,
-    `test_noisy_loss` and so on; of tokens of text whose bytes are known also `dev_bits_per_byte`. `test_loss` and
+    `test_noisy_loss` and so on; of text also `dev_bits_per_byte`. `test_loss` and
     `test_error` are those of the first test set. `merit` names the figure by which models are compared, unless that is
     the error. If the samples are divided over ranks, `total` sums [loss, figure of merit, samples] over the ranks, in
     place. `measuring` provides the statistics of normalisation that belong to the parameters first.
@@ -103,7 +111,8 @@ class Evaluation:
         #: The copy of the parameters that is, or was last, evaluated.
         self.parameters = self.device.to_device(np.empty(network.layout.size, self.dtype))
         self.samples = {part: corpus.samples for part, corpus in self.corpora.items()}
-        self.merit = "bits_per_byte" if form.bytes and network.merit == "error" else network.merit
+        has_bits = "bits_per_byte" in figures(network, form, 0.0, 0.0)
+        self.merit = "bits_per_byte" if has_bits and network.merit == "error" else network.merit
         self._most = max(1, (MOST if self.slices else TOGETHER) // prod(form.targets))
         self._batch = form.room(self._most, self.dtype)
         self._size = min(32, self._most) if self.slices else self._most
@@ -167,10 +176,7 @@ class Evaluation:
         key = name.replace("-", "_")
         self.total(sums)
         loss, merit = map(float, sums[:2] / sums[2])
-        found = {"loss": loss, self.network.merit: merit}
-        if nbytes := self.corpora[name].form.bytes:
-            found["bits_per_byte"] = loss / log(2) / nbytes
-        for figure, value in found.items():
+        for figure, value in figures(self.network, self.corpora[name].form, loss, merit).items():
             self._results[f"{key}_{figure}"] = value
             if key.startswith("test"):
                 self._results.setdefault(f"test_{figure}", value)

@@ -9,7 +9,7 @@ import argparse
 import json
 import time
 from collections.abc import Mapping
-from math import log, prod
+from math import prod
 from pathlib import Path
 
 import numpy as np
@@ -19,7 +19,7 @@ from rich.table import Table
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
 from mpitrain.flat import Array, block_slices, share
-from mpitrain.monitoring.evaluation import TOGETHER, Evaluation, Results, share_of
+from mpitrain.monitoring.evaluation import TOGETHER, Evaluation, Results, figures, share_of
 from mpitrain.monitoring.records import merit_of, shown
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, by_all_ranks
@@ -75,12 +75,12 @@ def _print(model: TrainedModel, data: str, samples: dict[str, int], results: Res
     print(f"{printable(str(model.run))}, checkpoint {model.checkpoint.name} (epoch {epochs:.2f}), on {data}")
     table = Table("part", box=None, pad_edge=False)
     merit, first = merit_of(results), next(iter(samples)).replace("-", "_")
-    figures = [name for name in dict.fromkeys(("loss", "error", merit)) if f"{first}_{name}" in results]
-    for heading in ("samples", *map(shown, figures)):
+    columns = [name for name in dict.fromkeys(("loss", "error", merit)) if f"{first}_{name}" in results]
+    for heading in ("samples", *map(shown, columns)):
         table.add_column(heading, justify="right")
     for part, count in samples.items():
         key = part.replace("-", "_")
-        values = (format(results[f"{key}_{name}"], ".2%" if name == "error" else ".4f") for name in figures)
+        values = (format(results[f"{key}_{name}"], ".2%" if name == "error" else ".4f") for name in columns)
         table.add_row(part, f"{count:,}", *values)
     Console(highlight=False, emoji=False).print(table)
 
@@ -103,9 +103,7 @@ def _figures(transport: Transport, model: TrainedModel, corpus: Part) -> dict[st
         sums[:, block] = *_evaluated(model, corpus, own), own.stop - own.start
     transport.sum(sums.reshape(-1), "the evaluation")
     loss, figure, samples = sums
-    found = {"samples": samples, "loss": loss, model.network.merit: figure}
-    if nbytes := corpus.form.bytes:
-        found["bits_per_byte"] = loss / log(2) / nbytes
+    found = {"samples": samples, **figures(model.network, corpus.form, loss, figure)}
     return {name: values.tolist() for name, values in found.items()}
 
 

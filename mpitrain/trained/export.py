@@ -85,6 +85,8 @@ def named(model: TrainedModel) -> tuple[dict[str, Array], str]:
 def _npz(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]:
     buffer = io.BytesIO()
     arrays, said = named(model)
+    if taken := arrays.keys() & {"metadata", "file"}:
+        raise BadInput(f"--format npz: {min(taken)}: not a name for a parameter there; safetensors holds it")
     np.savez(buffer, metadata=np.array(json.dumps(metadata(model))), **arrays)
     return buffer.getvalue(), said
 

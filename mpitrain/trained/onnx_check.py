@@ -1,5 +1,7 @@
 """Compare the outputs of onnxruntime for real inputs with those of this program."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ def checked(model: TrainedModel, content: bytes, options: GraphOptions, wanted: 
     """The end of a message that says how much the two differ, or why they were not compared.
 
     `wanted`: True compares or raises BadInput, None compares if possible, False does not. `path`: a shard folder, None
-    for the run's own. Raises TrainingFailed if they differ too much.
+    for the run's own. Raises TrainingFailed if they differ too much, or onnxruntime refuses the file.
     """
     if wanted is False:
         return "; not checked"
@@ -44,17 +46,25 @@ def _compare(model: TrainedModel, content: bytes, options: GraphOptions, path: P
     normalise = "none" if in_graph else model.config.data.normalise
     given = model.open(path, part, memory_limit=0, dtype="float32", augmentation=Augmentation(), normalise=normalise)
     compute = computing(model, seen, options.kind, options.log_priors)
-    try:
+    with _refusing(f"onnxruntime {onnxruntime.__version__} refuses the file"):
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    except Exception as error:  # onnxruntime's exception classes are not public
-        raise BadInput(f"onnxruntime {onnxruntime.__version__} refuses the file: {first_line(error)}") from None
     kind = np.uint8 if session.get_inputs()[0].type == "tensor(uint8)" else np.float32
     distances, samples = [], min(seen.samples, MOST)
     for start in [0, *range(1, samples, TOGETHER)]:  # also test a batch of one
         stop = min(start + TOGETHER, samples) if start else 1
         batch = Batch(np.empty((stop - start, *given.shape), np.float32), np.empty(stop - start, np.int32))
         given.gather(np.arange(start, stop), batch)
-        said = session.run(None, {session.get_inputs()[0].name: batch.inputs.astype(kind)})[0]
+        with _refusing(f"onnxruntime {onnxruntime.__version__} fails on {part}"):
+            said = session.run(None, {session.get_inputs()[0].name: batch.inputs.astype(kind)})[0]
         ours = compute(slice(start, stop))
         distances.append((np.abs(said - ours) / np.maximum(np.abs(ours), 1)).max())  # relative beyond ±1
     return float(np.max(distances)), samples, part  # NaN if any value is NaN, which Python's max() would pass over
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """Turn an error of onnxruntime's, whose classes are not public, into TrainingFailed."""
+    try:
+        yield
+    except Exception as error:
+        raise TrainingFailed(f"{what}: {first_line(error)}; not written (--no-check writes it)") from None

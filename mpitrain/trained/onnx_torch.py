@@ -40,7 +40,7 @@ class WholeModule(torch.nn.Module):
         if self.crop:
             x = x[:, self.top : self.top + self.crop, self.left : self.left + self.crop]
         x = (x.to(torch.float32) - self.mean) * self.scale
-        z = self.module(x.permute(0, 3, 1, 2) if self.images else x)
+        z = self.module(x.permute(0, 3, 1, 2) if self.images else x).to(torch.float32)
         logarithms = torch.log_softmax(z, 1) if self.output == "softmax" else torch.nn.functional.logsigmoid(z)
         return torch.exp(logarithms) if self.kind == "posteriors" else logarithms - self.priors
 
@@ -70,5 +70,7 @@ def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, st
         made = program.model_proto  # holds the paths of the sources, which may not be UTF-8
     except Exception as error:
         raise BadInput(f"--format onnx: torch.onnx: {type(error).__name__}: {first_line(error)}") from error
+    if not made.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
+        raise BadInput("--format onnx: the module fixes the number of samples, as by len(x): use x.shape[0]")
     onnx.set_model_props(made, metadata)
     return bytes(made.SerializeToString())

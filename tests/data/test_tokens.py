@@ -193,11 +193,14 @@ def test_wrong_commands(
 
 
 def test_a_tokenizer_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Documents remain whole, whatever lengths its file asks for."""
     tokenizers = pytest.importorskip("tokenizers", reason="needs tokenizers (the extra mpitrain[text])")
     words = tokenizers.Tokenizer(
         tokenizers.models.WordLevel({"[UNK]": 0, "the": 1, "cat": 2, "sat": 3}, unk_token="[UNK]")
     )
     words.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    words.enable_truncation(5)
+    words.enable_padding(length=1000)
     words.save(str(tmp_path / "words.json"))
     (tmp_path / "a.txt").write_text("the cat sat\nthe dog sat\n" * 100)
     how = ["--tokenizer", str(tmp_path / "words.json"), "--dev", "0", str(tmp_path / "a.txt")]

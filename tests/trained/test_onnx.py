@@ -205,6 +205,8 @@ def test_a_graph_that_says_something_else_is_caught(tmp_path: Path) -> None:
     model.parameters[-1] += 0.01
     with pytest.raises(TrainingFailed, match="differs by"):
         onnx_check.checked(model, content, GraphOptions(), None, None)
+    with pytest.raises(TrainingFailed, match="refuses the file"):
+        onnx_check.checked(model, b"no graph", GraphOptions(), None, None)
     assert "not checked" in onnx_check.checked(model, content, GraphOptions(), False, None)
 
 

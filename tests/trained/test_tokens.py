@@ -96,16 +96,17 @@ def test_sgd_is_pytorchs(simulated: Callable[..., Any], folder: Path) -> None:
 def test_commands(
     simulated: Callable[..., Any], folder: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """A loss of one's own, a resume on other ranks, evaluate, report; and what needs one row of outputs a sample."""
+    """A loss of one's own, which is in no bits, a resume on other ranks, evaluate, report; and what needs one row of
+    outputs a sample."""
     keys = setting("algorithm.name=allreduce", "training.learning_rate=0.5", "model.loss=net.py:smoothed")
     assert simulated(2, *keys, "--out", "run").status == 0
     ended = simulated(3, "--resume", "run", "--set", "training.epochs=10", "--set", "run.progress=plain")
-    assert ended.status == 0 and "test bits a byte" in ended.out, ended.err + ended.out
+    assert ended.status == 0 and "test error" in ended.out, ended.err + ended.out
     ended = simulated(3, "--resume", "run", "--set", "data.window=8", "--set", "training.epochs=12")
     assert ended.status == 2 and "data.window = 8, the network was trained on 16" in ended.err
     capsys.readouterr()
-    assert main(["evaluate", "run", "shards"]) == 0 and "bits a byte" in capsys.readouterr().out
-    assert main(["report", "run", "--out", "page.html"]) == 0 and "Test bits a byte" in Path("page.html").read_text()
+    assert main(["evaluate", "run", "shards"]) == 0 and "bits a byte" not in capsys.readouterr().out
+    assert main(["report", "run", "--out", "page.html"]) == 0 and "Test error" in Path("page.html").read_text()
     assert main(["export", "run", "--format", "npz"]) == 0
     for command in (["predict", "run", "shards", "out.npz"], ["export", "run", "--format", "onnx"]):
         assert main(command) == 2 and "not of tokens, which have a row of outputs each" in capsys.readouterr().err

@@ -50,6 +50,23 @@ def smoothed(outputs, targets):
 def weighted(outputs, targets):
     return functional.cross_entropy(outputs, targets, weight=torch.ones(outputs.shape[1]))  # of float32
 
+class Named(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.metadata, self.last = nn.Parameter(torch.zeros(classes)), nn.Linear(64, classes)
+    def forward(self, x):
+        return self.last(x.reshape(len(x), -1)) + self.metadata
+
+def named(input_shape, classes):
+    return Named(classes)
+
+class Short(nn.Linear):
+    def forward(self, x):
+        return super().forward(x.flatten(1)).to(torch.bfloat16)
+
+def short(input_shape, classes):
+    return Short(64, classes)
+
 class Recurrent(nn.RNNCell):
     def forward(self, x):
         return super().forward(x.flatten(1), torch.zeros(len(x), self.hidden_size))  # of float32
@@ -214,6 +231,27 @@ def test_export(folder: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[st
         outputs = module(images).detach().numpy()
         np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
         assert (outputs.argmax(1) != targets).mean() == pytest.approx(told["test_error"], abs=1e-9)
+
+
+def test_what_a_file_cannot_hold(folder: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    """A fixed number of samples, and names that npz has itself: one line. Outputs of another type are float32."""
+    pytest.importorskip("onnxscript")
+    import mpitrain
+    from mpitrain.__main__ import main
+
+    monkeypatch.chdir(folder)
+    for kind in ("named", "short"):
+        table = {"model.import": f"net.py:{kind}", "training.epochs": 0.01, "algorithm.name": "sgd"}
+        mpitrain.train({**table, "run": {"threads": 1, "progress": "none"}}, out=kind)
+    capsys.readouterr()
+    assert main(["export", "named", "--format", "onnx", "--no-check"]) == 2
+    assert "use x.shape[0]" in capsys.readouterr().err
+    assert main(["export", "named", "--format", "npz"]) == 2
+    assert "npz: metadata: not a name" in capsys.readouterr().err
+    assert main(["export", "named", "--checkpoint", "", "--format", "npz"]) == 2
+    assert "no such checkpoint" in capsys.readouterr().err
+    assert main(["export", "short", "--format", "onnx"]) == 0
+    assert "onnxruntime differs by at most" in capsys.readouterr().out
 
 
 def inside(trained: Any) -> tuple[Any, np.ndarray, np.ndarray]:

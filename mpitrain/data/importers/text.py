@@ -155,6 +155,9 @@ def _tokenizer(path: Path) -> Any:
         raise BadInput(f"--tokenizer {path}: no such file")
     tokenizers = library("tokenizers", "prepare text --tokenizer needs tokenizers", "text")
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
+        found = tokenizers.Tokenizer.from_file(str(path))
+        found.no_truncation()  # documents are whole
+        found.no_padding()
+        return found
     except Exception as error:  # of any kind: the library is not written in Python
         raise BadInput(f"--tokenizer {path}: {first_line(error)}") from error

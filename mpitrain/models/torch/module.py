@@ -73,6 +73,7 @@ class TorchModel(Model):
         self.form = form or SampleForm(self.input_shape, pixels=len(self.input_shape) == 3)
         if self.form.targets and output == "logistic":
             raise BadInput("model.output = 'logistic': not of tokens, whose targets exclude one another")
+        self.own_loss = loss is not None
         self.loss = loss or (_of_each if self.form.targets else LOSSES[output])
         self.metric, self.merit = metric, merit or ("error" if classes else "loss")
         self._make, self._seed, self._bf16, self.place = make, seed, bf16, place
