@@ -353,7 +353,7 @@ def test_data_that_teach_nothing_are_said(simulated: Callable[..., Any], tmp_pat
     arrays = {"images": np.zeros((20, 8, 8, 1), np.uint8), "targets": np.full(20, 1, np.int32)}
     write_shard(tmp_path / "data" / "train-00000-of-00001.h5", "images", arrays, {"classes": 3})
     settings = ("--set", "algorithm.name=msgd", "--set", "data.path=data", "--set", "training.minibatch=500")
-    ended = simulated(1, *settings, *SHORT)
+    ended = simulated(1, *settings, "--set", "data.normalise=none", *SHORT)
     assert ended.status == 0, ended.err
     said = [record["text"] for record in records(tmp_path / "run") if record["event"] == "warning"]
     assert [line.split()[0] for line in said] == ["training.minibatch", "data.path:", "data.path:"]
