@@ -98,7 +98,7 @@ def test_replicas_are_identical_to_the_bit(
     assert Counter(int(word) for text in texts for word in text.split()) == Counter(dict.fromkeys(range(160), 3))
     if transport.rank == 0:
         assert session.counters.trained_now == 480
-        assert 0 < session.counters.summary()["density"] < 0.5
+        assert 0 < session.counters.summary()["density"] < 0.75  # of few turns, in which thresholds begin to adapt
 
 
 @pytest.mark.parametrize(("synchronous", "bits"), [*((m, 1) for m in MODES), ("true", 2), ("false", 4), ("false", 32)])
