@@ -10,6 +10,11 @@ from rich.console import Console
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "prterun", "prted", "prte")
 
 
+def open_plain() -> Console:
+    """Standard output for tables and lines of commands that draw no live lines. No text in it becomes an emoji."""
+    return Console(highlight=False, emoji=False)
+
+
 class Output(Console):
     """Standard output that becomes silent when its reader is gone or its disk is full, so that a training continues."""
 

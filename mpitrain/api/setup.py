@@ -288,9 +288,12 @@ def open_run_folder(
         witness=session.witness,
     )
     _say_start(session, resumed is not None)
-    of_data = [] if session.device.phantom else warnings.of_data(session.schedule, told.class_counts, corpora)
+    of_data: list[str] = []
+    if not session.device.phantom:
+        of_data += warnings.of_normalising(config.data.normalise, told)
+        of_data += warnings.of_data(session.schedule, told.class_counts, corpora)
     of_resume, of_room = warnings.of_resume(session, before), warnings.of_room(session, folder)
-    for line in (*warnings.of_keys(session, told), *of_data, *of_resume, *of_room):
+    for line in (*warnings.of_keys(session), *of_data, *of_resume, *of_room):
         monitor.warn(line)
     return monitor
 

@@ -66,13 +66,14 @@ def of_resume(session: Session, before: Record | None) -> Iterator[str]:
         yield f"the number of workers p is {now}, was {was}: {change}"
 
 
-def of_keys(session: Session, told: Origin) -> Iterator[str]:
-    """Warn of a key that changes nothing here, and of a simulated network that is not that of the cluster's file;
-    `told`: what is trained on."""
-    how = session.config.data.normalise
-    read = not session.device.phantom and told.kind in ("frames", "images")
-    if how in ("corpus", "mean") and read and not told.statistics:
+def of_normalising(how: str, told: Origin) -> Iterator[str]:
+    """Warn of frames or images without the statistics by which `data.normalise` would normalise them."""
+    if how in ("corpus", "mean") and told.kind in ("frames", "images") and not told.statistics:
         yield f"data.normalise = {how!r}: has no effect, {UNNORMALISED}"
+
+
+def of_keys(session: Session) -> Iterator[str]:
+    """Warn of a key that changes nothing here, and of a simulated network that is not that of the cluster's file."""
     if said := session.transport.runtime.pace.said:
         yield said
     run = session.config.run

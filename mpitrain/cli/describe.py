@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 from threadpoolctl import threadpool_limits
 
 from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
 from mpitrain.config import Config
+from mpitrain.console import open_plain
 from mpitrain.errors import BadInput, some
 from mpitrain.models import design as designs
 from mpitrain.models import presets
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace) -> None:
         penalty = f"l2 {network.l2:g}{' of all parameters' if network.l2 and network.l2_biases else ''}"
         print(f"{network.name}: inputs of {_times(shape)}, {classes:,} classes, {network.output}, {penalty}")
         table, lines = layers_table(network, designs.complete(design.layers, classes, design.output)), []
-    Console(highlight=False, emoji=False).print(table)
+    open_plain().print(table)
     for line in chain(lines, _step_times(config, form, classes) if options.time else ()):
         print(line)
 

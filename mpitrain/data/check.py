@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from mpitrain.console import open_plain
 from mpitrain.data.normalising import UNNORMALISED
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import NAMES, folder_parts
@@ -38,12 +38,12 @@ def check(folder: Path) -> None:
             lines += lines_of_classes(part, found)
             if part == "train" and not all(each.normalised for each in found):
                 lines.append(f"warning: {part}: {UNNORMALISED}: data.normalise = corpus or mean has no effect")
-    console = Console(emoji=False)
+    console = open_plain()
     console.print(table)
     for line in lines:
-        console.print(line, soft_wrap=True, highlight=False, markup=False)
+        console.print(line, soft_wrap=True, markup=False)
     for fault in faults:
-        console.print(f"[bold]bad[/bold] {escape(str(fault))}", soft_wrap=True, highlight=False)
+        console.print(f"[bold]bad[/bold] {escape(str(fault))}", soft_wrap=True)
     if faults:
         raise faults[0]
     console.print("every checksum matches")

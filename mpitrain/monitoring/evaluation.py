@@ -77,11 +77,16 @@ def _slices(chosen: Array) -> list[Array]:
     return parts
 
 
+def has_bits(network: Model, form: SampleForm) -> bool:
+    """Whether the loss is in bits a byte, too: of text whose bytes are known, unless it is a user's, which need not be
+    the logarithm of a probability."""
+    return bool(form.bytes) and not network.own_loss
+
+
 def figures(network: Model, form: SampleForm, loss: Value, merit: Value) -> dict[str, Value]:
-    """Loss and figure of merit by name; of tokens of text whose bytes are known also the bits of a byte, unless the
-    loss is a user's, which need not be the logarithm of a probability."""
+    """Loss and figure of merit by name, and bits a byte where there are some."""
     found = {"loss": loss, network.merit: merit}
-    return found | ({"bits_per_byte": loss / (log(2) * form.bytes)} if form.bytes and not network.own_loss else {})
+    return found | ({"bits_per_byte": loss / (log(2) * form.bytes)} if has_bits(network, form) else {})
 
 
 @dataclass(eq=False)
@@ -111,8 +116,7 @@ class Evaluation:
         #: The copy of the parameters that is, or was last, evaluated.
         self.parameters = self.device.to_device(np.empty(network.layout.size, self.dtype))
         self.samples = {part: corpus.samples for part, corpus in self.corpora.items()}
-        has_bits = "bits_per_byte" in figures(network, form, 0.0, 0.0)
-        self.merit = "bits_per_byte" if has_bits and network.merit == "error" else network.merit
+        self.merit = "bits_per_byte" if has_bits(network, form) and network.merit == "error" else network.merit
         self._most = max(1, (MOST if self.slices else TOGETHER) // prod(form.targets))
         self._batch = form.room(self._most, self.dtype)
         self._size = min(32, self._most) if self.slices else self._most

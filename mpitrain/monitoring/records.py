@@ -195,8 +195,11 @@ def by_part(results: Mapping[str, object]) -> dict[str, float]:
         for key, value in results.items()
         if key.endswith(suffix) and key != "train_loss" and isinstance(value, int | float)
     }
-    first = named.get("test"), results.get("test_loss")
-    if first in [(named[name], results.get(f"{name.replace(' ', '_')}_loss")) for name in named if name[:5] == "test "]:
+
+    def measured(name: str) -> tuple[object, object]:
+        return named.get(name), results.get(f"{name.replace(' ', '_')}_loss")
+
+    if any(name.startswith("test ") and measured(name) == measured("test") for name in named):
         del named["test"]
     return named
 

@@ -13,9 +13,9 @@ from math import prod
 from pathlib import Path
 
 import numpy as np
-from rich.console import Console
 from rich.table import Table
 
+from mpitrain.console import open_plain
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
 from mpitrain.flat import Array, block_slices, share
@@ -82,7 +82,7 @@ def _print(model: TrainedModel, data: str, samples: dict[str, int], results: Res
         key = part.replace("-", "_")
         values = (format(results[f"{key}_{name}"], ".2%" if name == "error" else ".4f") for name in columns)
         table.add_row(part, f"{count:,}", *values)
-    Console(highlight=False, emoji=False).print(table)
+    open_plain().print(table)
 
 
 # ---- sums over blocks of samples

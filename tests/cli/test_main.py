@@ -349,14 +349,15 @@ def test_help_is_printed_once_on_any_number_of_ranks(launch: Callable[..., Any])
 
 
 def test_data_that_teach_nothing_are_said(simulated: Callable[..., Any], tmp_path: Path) -> None:
-    """A minibatch that the corpus does not fill; a single class; no held-out part."""
+    """No statistics to normalise by; a minibatch that the corpus does not fill; a single class; no held-out part."""
     arrays = {"images": np.zeros((20, 8, 8, 1), np.uint8), "targets": np.full(20, 1, np.int32)}
     write_shard(tmp_path / "data" / "train-00000-of-00001.h5", "images", arrays, {"classes": 3})
     settings = ("--set", "algorithm.name=msgd", "--set", "data.path=data", "--set", "training.minibatch=500")
-    ended = simulated(1, *settings, "--set", "data.normalise=none", *SHORT)
+    ended = simulated(1, *settings, *SHORT)
     assert ended.status == 0, ended.err
     said = [record["text"] for record in records(tmp_path / "run") if record["event"] == "warning"]
-    assert [line.split()[0] for line in said] == ["training.minibatch", "data.path:", "data.path:"]
+    words = [line.split()[0] for line in said]
+    assert words == ["data.normalise", "training.minibatch", "data.path:", "data.path:"]
     assert all(f"warning: {line}" in ended.out for line in said)
 
 

@@ -211,7 +211,8 @@ def _attributes(folder: Path, part: str) -> list[dict[str, Any]]:
 
 
 def test_a_training_part_has_the_statistics_by_which_it_is_normalised(tmp_path: Path) -> None:
-    """Those over all of its shards, as importers store them; other parts have none of their own."""
+    """Each of its shards has the mean and deviation of the whole part. A test part has none: it is normalised by those
+    of the training part."""
     frames = np.concatenate(UTTERANCES).astype(np.float64)
     for part in ("train", "test"):
         writer = ShardWriter(tmp_path, part, "frames", {"classes": 10}, limit=8 * 8)

@@ -14,7 +14,7 @@ from mpitrain import checkpoint
 
 from .cluster import Cluster, Job, small, until
 
-#: Some ten seconds, of which a tenth is before the first checkpoint.
+#: The first checkpoint comes after a twelfth of it.
 TRAINING = small(training_epochs=40, run_evaluate_every=0, run_checkpoint_samples=5000, run_deadline=10)
 
 

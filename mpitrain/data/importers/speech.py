@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from mpitrain.console import open_plain
 from mpitrain.data.importers.espeak import RATE, Voice
 from mpitrain.data.importers.features import SHIFT, preparation
 from mpitrain.data.importers.plan import CorpusPlan
@@ -57,7 +58,7 @@ def prepare_speech(
     `jobs`: number of processes, by default that of the cores; `limit`: bytes of features in a shard. Raises BadInput
     for an unknown language, a missing extra, a folder that already holds a corpus, and too few classes.
     """
-    began, console, stop, jobs = time.monotonic(), Console(emoji=False), Stop(), jobs or len(os.sched_getaffinity(0))
+    began, console, stop, jobs = time.monotonic(), open_plain(), Stop(), jobs or len(os.sched_getaffinity(0))
     if not 0 < hours < 1e5:
         raise BadInput(f"--hours {hours:g}: expected a positive number")
     if recipe.noise is not None and not abs(recipe.noise) <= LOUDEST:
