@@ -256,6 +256,25 @@ def test_statistics_are_those_of_the_evaluated_weights() -> None:
     np.testing.assert_allclose(outputs, before, rtol=1e-12)
 
 
+def test_a_compiled_module_computes_what_it_is_made_of_does() -> None:
+    """Gradients and measured statistics; `torch.compile` puts a word before the names."""
+    plain, compiled = (
+        TorchModel(lambda seed, c=c: torch.compile(Residual(7), backend="eager") if c else Residual(7), (8, 8, 1), 7)
+        for c in (False, True)
+    )
+    theta, batch = plain.initial(1, np.float64), batches((8, 8, 1), 1)[0]
+    np.testing.assert_array_equal(compiled.initial(1, np.float64), theta)
+    found = []
+    for model in (plain, compiled):
+        gradient = np.empty_like(theta)
+        model.loss_and_gradient(theta, gradient, batch)
+        model.measure(theta, batch.inputs, 0, 1)
+        found.append((gradient, model.outputs(theta, batch.inputs).copy()))
+    np.testing.assert_allclose(found[1][0], found[0][0], rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(found[1][1], found[0][1], rtol=1e-12)
+    assert list(compiled.layout.slices) == [f"_orig_mod.{name}" for name in plain.layout.slices]
+
+
 def test_bf16_products_and_float32_gradients() -> None:
     model, exact = (TorchModel(lambda seed: Tied(20, 7), (4, 5), 7, bf16=bf16) for bf16 in (True, False))
     theta, batch = model.initial(1), batches((4, 5), 1)[0]
