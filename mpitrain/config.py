@@ -4,7 +4,6 @@ Every key is checked: unknown keys, for which the error names the nearest known 
 range are errors. `to_toml` writes the resolved configuration, which resolves to itself.
 """
 
-import json
 import re
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -327,21 +326,23 @@ def flat(table: Mapping[str, object], prefix: str = "") -> Record:
 
 
 def overrides_of(table: Mapping[str, object]) -> list[str]:
-    """The keys of a table and their values, as `set_key` takes them."""
-    return [f"{key}={_inline(value)}" for key, value in flat(table).items()]
+    """The keys of a table and their values, as `set_key` takes them. Raises BadInput naming the key of others."""
+    found = []
+    for key, value in flat(table).items():
+        with naming(f"{key} = {value!r}: not a value of TOML's", TypeError):
+            found.append(f"{key}={_inline(value)}")
+    return found
 
 
 def _inline(value: object) -> str:
-    """A value as TOML on one line."""
+    """A value as TOML on one line. Raises TypeError for one that TOML has not."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
     if isinstance(value, Mapping):
         return "{" + ", ".join(f"{_inline(str(key))} = {_inline(item)}" for key, item in value.items()) + "}"
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_inline, value)) + "]"
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, str | Path):  # whose escapes differ from JSON's
-        return tomli_w.dumps({"text": str(value)}).removeprefix("text = ").rstrip("\n")
-    return repr(value) if isinstance(value, float) else json.dumps(value)  # whose inf and nan are not JSON's
+    return tomli_w.dumps({"": str(value) if isinstance(value, Path) else value}).removeprefix('"" = ').rstrip("\n")
 
 
 def resolve(table: Record) -> Config:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -34,6 +35,20 @@ def test_every_number_reaches_the_configuration(number: float) -> None:
     for override in overrides_of({"one": number, "two": [number]}):
         set_key(found, override)
     assert repr(found) == repr({"one": number, "two": [number]})
+
+
+@given(st.dates() | st.datetimes() | st.integers() | st.booleans(), st.lists(st.floats(width=32, allow_nan=False)))
+def test_every_value_of_toml_and_numpy_reaches_the_configuration(value: object, numbers: list[float]) -> None:
+    found: Record = {}
+    for override in overrides_of({"one": value, "two": [{"three": value}], "four": np.array(numbers)}):
+        set_key(found, override)
+    assert found == {"one": value, "two": [{"three": value}], "four": numbers}
+
+
+@pytest.mark.parametrize("value", [None, {1}, b"a", [object]])
+def test_other_values_are_refused_by_their_key(value: object) -> None:
+    with pytest.raises(BadInput, match=r"model\.options\.a = .*: not a value of TOML's"):
+        mpitrain.train({"model.options": {"a": value}})
 
 
 @pytest.mark.parametrize("name", ["é", "💥", 'a "b"\\c', "\x7f", "a\nb"])
