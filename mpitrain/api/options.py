@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 
 from mpitrain.errors import BadInput
@@ -35,10 +36,23 @@ class TrainOptions:
 
 def from_arguments(given: argparse.Namespace) -> TrainOptions:
     """What the arguments of `train` say. Raises BadInput."""
-    if given.resume and given.config:
-        raise BadInput("--resume takes the configuration of the run; change it by --set")
     same = {name: getattr(given, name) for name in ("config", "out", "resume", "continued", "trust", "new_code")}
+    return consistent(TrainOptions(overrides=tuple(given.set), print_config=given.print_config, **same))
+
+
+def consistent(options: TrainOptions, python: bool = False) -> TrainOptions:
+    """The options, if they fit each other. Raises BadInput naming one as the command line writes it, or Python."""
+    names = {name: name if python else f"--{name.replace('_', '-')}" for name in ("resume", "trust", "new_code")}
+    if options.resume and options.config:
+        raise BadInput(f"{names['resume']}: the run has its configuration; single keys change it, not a file")
     for name in ("trust", "new_code"):
-        if same[name] and not (given.resume or given.continued):
-            raise BadInput(f"--{name.replace('_', '-')}: only where a run goes on: with --resume or --continue")
-    return TrainOptions(overrides=tuple(given.set), print_config=given.print_config, **same)
+        if getattr(options, name) and not (options.resume or options.continued):
+            raise BadInput(f"{names[name]}: only where a run goes on")
+    return options
+
+
+def folder_of(argument: str, value: object) -> Path | None:
+    """The folder that Python names, if any. Raises BadInput naming the argument if it is no path."""
+    if not isinstance(value, str | PathLike | None):
+        raise BadInput(f"{argument} = {value!r}: expected the path of a folder")
+    return None if value is None else Path(value)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mpitrain.api.options import TrainOptions
+from mpitrain.api.options import TrainOptions, consistent, folder_of
 from mpitrain.api.train import configured
-from mpitrain.config import overrides_of
+from mpitrain.config import flat, overrides_of
 from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.flat import Array, blocks
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport, abort_on_exception, refuse_in_one_line
-from mpitrain.mpi.agreement import ending_together
+from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.sampling.rng import undisturbed
 from mpitrain.signals import Stop
 from mpitrain.start import first_deadline
@@ -52,24 +52,32 @@ def train(
     Raises BadInput for input that cannot be used, naming key or file, on all ranks; a program that does not catch it
     ends with that line and status 2. Raises TrainingFailed where the training failed.
     """
-    path = Path(config) if isinstance(config, str | Path) else None
-    overrides = tuple(overrides_of(config)) if isinstance(config, Mapping) else ()
-    if model is not None:
-        overrides = (*overrides, f"model.import={_named(model)}")
-    options = TrainOptions(
-        path,
-        overrides,
-        out=None if out is None else Path(out),
-        resume=None if resume is None else Path(resume),
-        trust=trust,
-        new_code=new_code,
-        build=None if model is None else _function(model),
-    )
-    summary = _trained_by(Transport(deadline=first_deadline(overrides)), options)
-    return dict(json.loads(summary))
+
+    def options() -> TrainOptions:
+        if not isinstance(config, str | Path | Mapping | None):
+            raise BadInput(f"config: of type {type(config).__name__}, not the path of a TOML file or a table of keys")
+        if not (model is None or callable(model)):
+            raise BadInput(
+                f"model: of type {type(model).__name__}, not a torch.nn.Module or a function that builds one"
+            )
+        overrides = overrides_of(config) if isinstance(config, Mapping) else []
+        told = TrainOptions(
+            Path(config) if isinstance(config, str | Path) else None,
+            (*overrides, *([] if model is None else [f"model.import={_named(model)}"])),
+            out=folder_of("out", out),
+            resume=folder_of("resume", resume),
+            trust=trust,
+            new_code=new_code,
+            build=None if model is None else _function(model),
+        )
+        return consistent(told, python=True)
+
+    keys = flat(config) if isinstance(config, Mapping) else {}
+    transport = Transport(deadline=first_deadline([f"run.deadline={keys.get('run.deadline')}"]))
+    return dict(json.loads(_trained_by(transport, options)))
 
 
-def _trained_by(transport: Transport, options: TrainOptions) -> str:
+def _trained_by(transport: Transport, told: Callable[[], TrainOptions]) -> str:
     """The summary of a training by all ranks, as JSON. Collective."""
     if transport.size > 1:
         abort_on_exception()
@@ -81,6 +89,7 @@ def _trained_by(transport: Transport, options: TrainOptions) -> str:
     def action() -> int:
         folders: list[Path] = []
         try:
+            options = agreed(transport, told, "the arguments")
             status = configured(transport, options, stop, folders.append)
         except BadInput as error:
             if transport.size > 1 and not error.agreed:  # the other ranks are waiting for this one
@@ -131,6 +140,9 @@ class Trained:
     """A trained model; `run` describes it: its configuration, what it was trained on, checkpoint and samples."""
 
     run: trained.TrainedModel
+
+    def __repr__(self) -> str:  # without the numbers, which notebooks would print
+        return f"Trained({str(self.run.run)!r}, checkpoint {self.run.checkpoint.name!r})"
 
     def predict(self, inputs: Array, output: str = "posteriors") -> Array:
         """Float32 rows [n, classes] for inputs as the shards hold them: images [n, h, w, c] in pixels, or frames

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -68,6 +69,24 @@ def test_a_key_that_is_not_utf_8_is_refused(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.chdir(tmp_path)
     with pytest.raises(BadInput, match=r"data\.path=.*not UTF-8"):
         mpitrain.train({**TABLE, "data.path": STRANGE})
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"config": 3}, "config: of type int"),
+        ({"config": print}, "config: of type builtin_function_or_method"),
+        ({"model": 3}, "model: of type int"),
+        ({"out": 3}, "out = 3: expected the path of a folder"),
+        ({"resume": b"run"}, "resume = b'run': expected the path of a folder"),
+        ({"config": "net.toml", "resume": "run"}, "resume: the run has its configuration"),
+        ({"trust": True}, "trust: only where a run goes on"),
+        ({"new_code": True}, "new_code: only where a run goes on"),
+    ],
+)
+def test_arguments_that_would_be_ignored_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadInput, match=re.escape(said)):
+        mpitrain.train(**given)
 
 
 PROGRAM = """

@@ -383,17 +383,23 @@ def test_what_does_not_fit_is_refused_in_one_line(
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-@pytest.mark.parametrize("caught", [False, True])
+@pytest.mark.parametrize(
+    ("caught", "given", "line"),
+    [
+        (False, "{'training.epoch': 1}", "unknown key training.epoch; the nearest known is training.epochs\n"),
+        (True, "{'training.epoch': 1}", "unknown key training.epoch; the nearest known is training.epochs\n"),
+        (False, "3", "config: of type int, not the path of a TOML file or a table of keys\n"),
+    ],
+)
 def test_bad_input_ends_a_program_in_one_line(
-    launch: Callable[..., Any], tmp_path: Path, ranks: int, caught: bool
+    launch: Callable[..., Any], tmp_path: Path, ranks: int, caught: bool, given: str, line: str
 ) -> None:
     """A caller that catches the exception hears nothing else of it, and goes on."""
-    call = "mpitrain.train({'training.epoch': 1})"
+    call = f"mpitrain.train({given})"
     if caught:
         call = f"try:\n    {call}\nexcept ValueError as error:\n    print('caught', error)"
     (tmp_path / "program.py").write_text(f"import mpitrain\n{call}\n")
     ended = launch(ranks, program=("program.py",), deadline=60)
-    line = "unknown key training.epoch; the nearest known is training.epochs\n"
     if caught:
         assert (ended.status, ended.err) == (0, "")
         assert ended.out.count("caught") == ended.out.count(line.strip()) == ranks  # ranks may print into one another
@@ -458,6 +464,7 @@ def test_python_trains_a_module_and_loads_it(folder: Path, monkeypatch: Any) -> 
     with pytest.raises(BadInput, match="was given its module in Python"):
         mpitrain.load("run")
     trained = mpitrain.load("run", model=module)
+    assert repr(trained) == f"Trained('run', checkpoint '{719:012}')"
     images = np.random.default_rng(1).integers(0, 17, (3, 8, 8, 1)).astype(np.uint8)
     assert trained.parameters()["1.weight"].shape == (10, 64)
     np.testing.assert_allclose(trained.predict(images).sum(1), 1, rtol=1e-6)

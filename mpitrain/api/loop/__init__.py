@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from numbers import Integral
-from os import PathLike
 from pathlib import Path
 
 import torch
@@ -18,6 +17,7 @@ from mpitrain.api.loop.method import Method, TheirOptimizer
 from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.ranks import Ranks
 from mpitrain.api.loop.record import RunRecord
+from mpitrain.api.options import folder_of
 from mpitrain.config import Config, resolve
 from mpitrain.errors import BadInput, nearest
 from mpitrain.models.torch import state as torch_state
@@ -63,9 +63,7 @@ def distribute(
     def start(transport: Transport, attendance: Attendance) -> tuple[FlatModule, Method, RunRecord]:
         flat, config = agreed(transport, prepared, "the models")
         flat.start_together(transport)
-        record = agreed(
-            transport, lambda: RunRecord(transport, config, None if out is None else Path(out)), "the folder"
-        )
+        record = agreed(transport, lambda: RunRecord(transport, config, folder_of("out", out)), "the folder")
         algorithm = replace(config.algorithm, chosen=TheirOptimizer())
         return flat, METHODS[algorithm.protocol](transport, flat, attendance, algorithm), record
 
@@ -82,8 +80,7 @@ def distribute(
 
 def require_arguments(out: object, seed: object, deadline: object) -> None:
     """Raise BadInput naming the argument that is none."""
-    if not isinstance(out, str | PathLike | None):
-        raise BadInput(f"out = {out!r}: expected the path of a folder")
+    folder_of("out", out)
     if not isinstance(seed, Integral) or not 0 <= int(seed) < 1 << 63:
         raise BadInput(f"seed = {seed!r}: expected a whole number from 0 to 2^63 - 1")
     if not _is_deadline(deadline):
