@@ -82,7 +82,7 @@ class Metrics:
         try:
             if self.callback is not None:
                 self.callback({"event": event, **fields})
-        except Exception as error:  # the user's own
+        except (Exception, SystemExit, KeyboardInterrupt) as error:  # the user's own
             if not self._raised:
                 why = f"{type(error).__name__}: {first_line(error)}"
                 self.warn(f"warning: run.callback: {why}; the training goes on, and further exceptions are not said")

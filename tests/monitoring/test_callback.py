@@ -19,6 +19,12 @@ def keep(record):
 
 def raising(record):
     raise RuntimeError("no network\\nand more")
+
+def leaving(record):
+    raise SystemExit(3)
+
+def interrupting(record):
+    raise KeyboardInterrupt
 """
 KEYS = ("--set", "training.epochs=2", "--set", "run.progress=plain", "--set", "algorithm.order=round-robin")
 
@@ -45,10 +51,15 @@ def test_it_gets_every_record_once(simulated: Callable[..., Any], folder: Path) 
     assert [record["event"] for record in told].count("start") == 2 and told[-1]["event"] == "end"
 
 
-def test_what_it_raises_is_said_once(simulated: Callable[..., Any], folder: Path) -> None:
-    ended = simulated(3, *KEYS, "--set", "run.callback=log.py:raising", "--out", "run")
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [("raising", "RuntimeError: no network"), ("leaving", "SystemExit: 3"), ("interrupting", "KeyboardInterrupt")],
+)
+def test_what_it_raises_is_said_once(simulated: Callable[..., Any], folder: Path, function: str, said: str) -> None:
+    """And does not leave the other ranks waiting for the first."""
+    ended = simulated(3, *KEYS, "--set", f"run.callback=log.py:{function}", "--out", "run")
     assert ended.status == 0 and len((folder / "run/metrics.jsonl").read_text().splitlines()) > 5
-    assert ended.out.count("run.callback") == 1 and "run.callback: RuntimeError: no network; the training" in ended.out
+    assert ended.out.count("run.callback") == 1 and f"run.callback: {said}" in ended.out
 
 
 @pytest.mark.parametrize(
