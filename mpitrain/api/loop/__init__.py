@@ -4,6 +4,7 @@ from collections.abc import Callable
 from numbers import Integral
 from pathlib import Path
 
+import numpy as np
 import torch
 from msgspec.structs import replace
 
@@ -100,6 +101,7 @@ def resolved(name: object, options: dict[str, object]) -> Config:
     if name not in fitting:
         raise BadInput(f"algorithm = {name!r}: not for a loop of one's own: {kind.loop_instead}")
     own = kind.loop_defaults
+    options = {key: value.item() if isinstance(value, np.generic) else value for key, value in options.items()}
     config = resolve({**own, "algorithm": {"name": name, **own.get("algorithm", {}), **options}})
     for key in options.keys() - set(kind.loop_keys):
         raise BadInput(f"algorithm.{key}: not in a loop of one's own, where {name} has {', '.join(kind.loop_keys)}")

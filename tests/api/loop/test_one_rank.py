@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
@@ -16,6 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset  # noqa: E402
 import mpitrain  # noqa: E402
 from mpitrain.__main__ import main  # noqa: E402
 from mpitrain.api.loop.module import FlatModule  # noqa: E402
+from mpitrain.config import load  # noqa: E402
 from mpitrain.errors import BadInput  # noqa: E402
 from mpitrain.report.records import NUMBER, TYPES  # noqa: E402
 
@@ -120,6 +122,14 @@ def test_arguments_of_another_kind(arguments: dict[str, Any], line: str) -> None
     model = nn.Linear(2, 2)
     with pytest.raises(BadInput, match=line), mpitrain.distribute(model, sgd(model), **arguments):
         pass
+
+
+def test_numbers_of_numpy_are_numbers() -> None:
+    model = nn.Linear(2, 2)
+    with mpitrain.distribute(model, sgd(model), "easgd", tau=np.int64(3), alpha=np.float32(0.25), out="run"):
+        pass
+    told = load(Path("run/config.toml"), []).algorithm
+    assert (told.tau, told.alpha) == (3, 0.25)
 
 
 def test_two_at_once_and_one_after_the_other() -> None:
