@@ -7,12 +7,11 @@ import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # where commands are added
-DEADLINE = 300.0  # seconds; the default of run.deadline
+DEADLINE, LONGEST = 300.0, 1e9  # seconds: the default of run.deadline, and its maximum
 #: The number of a rank in its job: Open MPI, MPICH and Intel MPI, PMIx, Slurm. Slurm's comes last: within a batch
 #: script it is 0, and mpirun passes that on to all ranks.
 RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
@@ -102,7 +101,7 @@ def first_deadline(words: Sequence[str]) -> float:
         deadline = float(told[-1])
     except (IndexError, ValueError):
         deadline = 0.0
-    return deadline if 0 < deadline < inf else DEADLINE
+    return deadline if 0 < deadline <= LONGEST else DEADLINE
 
 
 def stopped_ranks() -> dict[int, int]:

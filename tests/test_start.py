@@ -85,6 +85,7 @@ def test_a_start_is_not_said_where_a_file_wants_nothing_printed(
         (["--set", "run.deadline=soon"], DEADLINE),
         (["--set", "run.deadline=-1"], DEADLINE),
         (["--set", "run.deadline=inf"], DEADLINE),
+        (["--set", "run.deadline=1e12"], DEADLINE),  # no thread can wait so long
     ],
 )
 def test_the_deadline_before_the_configuration_is_read(words: list[str], deadline: float) -> None:

@@ -34,7 +34,8 @@ STATUS = {"finished": 0, "diverged": 1, "incomplete": 1, "stopped": STOPPED, "mo
 def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recorder: TimeRecorder | None = None) -> int:
     """Write the last checkpoint, evaluate, write the summary, print the closing table, and return the exit status."""
     transport = session.transport
-    seconds = monitor.cadence.seconds if monitor else 0.0
+    if monitor is not None:
+        monitor.trained()
     traffic = transport.traffic
     within = traffic if session.follows else session.team.traffic if session.team is not None else Traffic()
     counts = np.array(
@@ -56,12 +57,11 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     if monitor is None:
         last.write(session.saver, session.state, session.transport)
     else:
-        monitor.trained()
         said = _said_before(session, monitor, stopped)
         elsewhere = _save(session, monitor, stopped, needed=said is None)
         monitor.finish(evaluate=not stopped)
         reason, why = _ending(session, monitor, stopped | (session.stop.flag and not monitor.evaluated))
-        fields = _summary(session, monitor, seconds, counts.tolist(), reason)
+        fields = _summary(session, monitor, counts.tolist(), reason)
         if replicas is not None:
             fields["replicas_identical"] = replicas
         fields["time"] = [{"rank": rank, **json.loads(text)} for rank, text in enumerate(gathered)]
@@ -208,12 +208,11 @@ def _same_code(session: Session) -> bool:
         return False
 
 
-def _summary(
-    session: Session, monitor: MasterMonitor, seconds: float, counts: list[int], reason: str
-) -> dict[str, Any]:
+def _summary(session: Session, monitor: MasterMonitor, counts: list[int], reason: str) -> dict[str, Any]:
     state, counters, ranks = session.state, session.counters, session.transport.size
     busy = session.transport.runtime.pace.link_busy()
-    before, restarts = monitor.cadence.seconds_before, [*records_of(monitor.folder / "metrics.jsonl", "restart")][::-1]
+    seconds, before = monitor.cadence.seconds, monitor.cadence.seconds_before
+    restarts = [*records_of(monitor.folder / "metrics.jsonl", "restart")][::-1]
     speed = counters.trained_now / max(seconds - before, 1e-9) or counters.trained_before / max(before, 1e-9)
     return {
         "algorithm": name_of(session.config.algorithm),

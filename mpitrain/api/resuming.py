@@ -21,9 +21,25 @@ def load(session: Session, resumed: Path) -> None:
     except BadInput as error:
         raise BadInput(f"{error}{_changes(session.config, resumed)}") from error
     if (resumed / checkpoint.CONFIG).exists():
-        then, now = configuration.load(resumed / checkpoint.CONFIG, []).algorithm, session.config.algorithm
+        before = configuration.load(resumed / checkpoint.CONFIG, [])
+        _require_order(session, before)
+        then, now = before.algorithm, session.config.algorithm
         if (maker_of(then), then.units) != (maker_of(now), now.units):
             _begin_anew(session, then, resumed)
+
+
+def _require_order(session: Session, before: Config) -> None:
+    """Raises BadInput naming a key that would change the order of the samples within an epoch, of which some would then
+    be trained on twice and others not."""
+    queue, now = session.state.queue, session.config
+    within = bool(queue.returned or queue.position % queue.samples)
+    if not within or before.algorithm.independent or now.algorithm.independent:
+        return
+    seed = before.training.seed != now.training.seed
+    if seed or before.algorithm.chunked != now.algorithm.chunked:
+        at = f"{session.state.trained / queue.samples:.2f}"
+        why = f"samples cannot get another order within an epoch, and the newest checkpoint is in one ({at})"
+        raise BadInput(f"{'training.seed' if seed else 'algorithm.sampling'}: {why}")
 
 
 def _begin_anew(session: Session, then: Algorithm, resumed: Path) -> None:

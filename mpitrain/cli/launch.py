@@ -6,7 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from mpitrain.api.nodes import Nodes, answering, nodes_of, on_nodes
 from mpitrain.checkpoint import CONFIG, newest
 from mpitrain.checkpoint.files import MANIFEST, order
 from mpitrain.errors import BadInput, named, naming, some
-from mpitrain.files import Record
+from mpitrain.files import Record, make_numbered
 from mpitrain.monitoring.records import records_of
 from mpitrain.monitoring.restarts import restarted
 from mpitrain.signals import STOPPED
@@ -50,9 +50,18 @@ class Launched:
         if (options.words and not self._own) or (self._own and (options.set or not options.continued)):
             raise BadInput("launch: a program of your own is started as launch -n 4 --continue DIR -- PROGRAM.py WORDS")
         given = {"--out": options.out, "--resume": options.resume, "--continue": options.continued}
-        self._how, folder = next(((name, path) for name, path in given.items() if path), ("--out", None))
-        self.folder: Path = folder or configuration.load(options.config, list(options.set)).new_folder()
+        self._how, folder = next(((name, path) for name, path in given.items() if path), ("--continue", None))
+        if folder is None:
+            folder = configuration.load(options.config, list(options.set)).new_folder()
+            if not options.print_config:  # made at once, so that no other run takes the name
+                folder = make_numbered(folder, parents=True)
+        self.folder: Path = folder
         self._metrics = self.folder / "metrics.jsonl"
+
+    def close(self) -> None:
+        """Remove the run folder if nothing was written to it."""
+        with suppress(OSError):
+            self.folder.rmdir()
 
     def words(self) -> list[str]:
         """The command line of the next start."""
@@ -130,9 +139,9 @@ def run(options: argparse.Namespace) -> int:
     """
     if options.ranks < 1:
         raise BadInput(f"-n: at least 1 rank, not {options.ranks}")
-    work, launch, nodes = Launched(options), launcher(options.launch), nodes_of(options.hosts)
+    launch, nodes = launcher(options.launch), nodes_of(options.hosts)
     relay, in_vain = Relay(), 0
-    with relay.listening():
+    with relay.listening(), closing(Launched(options)) as work:
         while True:
             there = answering(launch, nodes)
             ranks = _ranks(options.ranks, nodes, there, work.least)

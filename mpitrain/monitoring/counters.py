@@ -52,7 +52,8 @@ class Counters:
         self.staleness_max = max(self.staleness_max, staleness)
         self._stalenesses[staleness] += count
         if self.listener is not None:
-            self.listener.instant("update", {"staleness": staleness} if self.numbered else {})
+            for _ in range(count):
+                self.listener.instant("update", {"staleness": staleness} if self.numbered else {})
 
     # ---- results
 

@@ -1,5 +1,6 @@
 """Evaluations, checkpoints, records and the display, which the master takes care of when they are due."""
 
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -103,7 +104,7 @@ class MasterMonitor(Monitor):
         self.gone = ""  # "moved" or "deleted": what has become of the run folder
         self.samples = self.counters.state.queue.samples
         self.results, self._evaluated = Results(), Moment()
-        self._saving: dict[str, Record] = {}  # records of the checkpoints that are being written, by name
+        self._saving = defaultdict[str, list[Record]](list)  # records of the checkpoints being written, by name
         self._measured = True  # what the last one has cost
         self._lacking = set[str]()  # other files that could not be written, of which the user knows
         self._said_how_to_resume = False
@@ -206,14 +207,15 @@ class MasterMonitor(Monitor):
             return
         if saver.begun > before:  # peers only ask for a meeting, at which it is begun
             place = {"samples": state.trained, "step": state.index, "seconds": self.cadence.seconds}
-            self._saving[f"{state.trained:012d}"] = {**place, "held_seconds": self.cadence.clock() - began}
+            self._saving[f"{state.trained:012d}"] += [{**place, "held_seconds": self.cadence.clock() - began}]
             self._measured = False
         self.tell_of_checkpoints(saver)
 
     def tell_of_checkpoints(self, saver: "Saver") -> None:
         """Record which have been written, and warn of those that could not be."""
         for path, fault in saver.outcomes():
-            place = self._saving.pop(path.name, {})
+            places = self._saving[path.name]
+            place = places.pop(0) if places else {}
             if not fault:
                 self.write("checkpoint", **place, name=path.name)
                 self._say_how_to_resume(int(path.name))

@@ -277,8 +277,7 @@ class Channel(Generic[T]):
 
     def tell(self, session: Session, to: int, message: T) -> None:
         """Send a message with this rank's traffic outside its team, and whether it was asked to stop."""
-        transport, within = session.transport, session.team.traffic.both if session.team is not None else 0
-        transport.post(to, self.tag, pack(message, session.stop.flag, transport.traffic.both - within))
+        session.transport.post(to, self.tag, pack(message, session.stop.flag, session.own_bytes))
 
     def poll(self, transport: Transport, *source: int) -> tuple[int, Envelope[T]] | None:
         """A message that waits, of one rank or any, as (sender, envelope)."""

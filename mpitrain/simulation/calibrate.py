@@ -110,11 +110,13 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
 def _unmeasured(given: argparse.Namespace, within: Link | None, between: Link | None) -> Iterator[str]:
     """What the file says that was not measured."""
     latency = "measured" if between else "assumed"
+    inside = "copied" if between and not given.bandwidth else "assumed"
+    outside = "copied" if within else "assumed"
     for lacks, line in (
         (given.nodes, "As many nodes as --nodes says, not as there were."),
         (given.bandwidth, f"Between nodes the bandwidth of --bandwidth, the latency {latency}."),
-        (not within, "One rank a node: the link within a node was not measured, only copied."),
-        (not between and not given.bandwidth, "One node: the link between nodes was not measured, only copied."),
+        (not within, f"One rank a node: the link within a node was not measured, only {inside}."),
+        (not between and not given.bandwidth, f"One node: the link between nodes was not measured, only {outside}."),
     ):
         if lacks:
             yield line

@@ -114,15 +114,19 @@ class Session:
         """Whether a rank trains, as a member or for one."""
         return self.team is not None or rank in self.members
 
+    @property
+    def own_bytes(self) -> int:
+        """Bytes that this rank has sent and received since the start, outside its team."""
+        return self.transport.traffic.both - (self.team.traffic.both if self.team is not None else 0)
+
     def bytes_exchanged(self) -> int | None:
-        """Bytes exchanged by all ranks since the start: reported by workers, or else this rank's times their number;
-        None of a rank that is alone."""
+        """Bytes exchanged by all ranks since the start, outside teams: reported by workers, or else this rank's times
+        their number; None of a rank that is alone."""
         if self.transport.size == 1:
             return None
         if self.has_master:
             return int(sum(self.counters.traffic.values()))
-        followers = self.team.traffic.both if self.team is not None else 0
-        return int(len(self.members) * (self.transport.traffic.both + followers))
+        return int(len(self.members) * self.own_bytes)
 
     def save_together(self) -> None:
         """Start a checkpoint of all ranks, each with its own piece, where one is written. Collective."""

@@ -1,10 +1,11 @@
 """`mpitrain launch`: ranks that are started again when one is lost, and only then."""
 
 import json
-import re
 import sys
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -57,13 +58,18 @@ def test_configurations_that_are_only_printed_are_printed_once(starts: Callable[
 
 
 def test_a_run_folder_is_named_as_without_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In run.out, by the time and the algorithm."""
+    """In run.out, by the time and the algorithm; two launches of one second have two. An empty one does not stay."""
     monkeypatch.chdir(tmp_path)
-    Path("launcher").write_text(NOTED + "exit 2")
+    monkeypatch.setattr("mpitrain.config.datetime", SimpleNamespace(now=lambda: datetime(2026, 11, 27, 9, 5, 1)))
+    Path("launcher").write_text(NOTED + 'for folder; do :; done; [ -e results ] && touch "$folder/x"; exit 2')
     Path("net.toml").write_text('run.out = "a"\nalgorithm.name = "easgd"')
-    keys = ("--set", "run.out=results", "--set", "algorithm.name=allreduce")
-    assert main(["launch", "-n", "2", "--launch", "sh launcher {ranks}", "net.toml", *keys]) == 2
-    assert re.search(r"--out results/\d{8}-\d{6}-allreduce\n$", Path("starts").read_text())
+    words = ["launch", "-n", "2", "--launch", "sh launcher {ranks}", "net.toml"]
+    keys = ["--set", "run.out=results", "--set", "algorithm.name=allreduce"]
+    assert main(words) == main([*words, *keys]) == main([*words, *keys]) == 2
+    told = [line.split()[-2:] for line in Path("starts").read_text().splitlines()]
+    there = [f"results/20261127-090501-allreduce{number}" for number in ("", "-2")]
+    assert told == [["--continue", folder] for folder in ("a/20261127-090501-easgd", *there)]
+    assert sorted(map(str, Path().glob("*/*-*"))) == there
 
 
 def test_a_run_that_diverged_is_not_started_again(starts: Callable[..., list[str]]) -> None:

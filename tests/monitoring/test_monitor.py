@@ -343,6 +343,21 @@ def test_late_evaluations_tell_the_rates_of_their_moments(tmp_path: Path) -> Non
     assert run.records[-1]["learning_rate"] == 0.4
 
 
+def test_checkpoints_of_the_same_samples_are_recorded_whole(run: Run) -> None:
+    """The last one begins before it is known that the one at the last evaluation has been written."""
+    saver: Any = SimpleNamespace(begun=0, outcomes=list)
+    run.monitor.saver = saver
+    run.counters.trained(10, 1.0)
+    for index in (1, 2):
+        run.state.index = index
+        run.monitor.checkpoint(lambda: setattr(saver, "begun", saver.begun + 1))
+        run.pass_time(1.0)
+    saver.outcomes = lambda: [(Path("000000000010"), "")] * 2
+    run.monitor.tell_of_checkpoints(saver)
+    told = [record for record in run.records if record["event"] == "checkpoint"]
+    assert [(each["samples"], each["step"], each["seconds"]) for each in told] == [(10, 1, 0.0), (10, 2, 1.0)]
+
+
 def test_late_evaluations_survive_a_stop(tmp_path: Path) -> None:
     """They are made at the end of the run that goes on, each once; of what it trains again, anew."""
     run = Run(*LATE, folder=tmp_path)

@@ -115,6 +115,17 @@ def test_a_seed_gives_a_trace_to_the_byte_and_tracing_changes_nothing(tmp_path: 
     assert {event["args"]["to"] for event in points if event["name"] == "send" and event["pid"] == 0} == {1, 2}
 
 
+@pytest.mark.parametrize("name", ["easgd", "sparse-delta"])
+def test_updates_that_are_reported_together_are_as_many_instants(tmp_path: Path, name: str) -> None:
+    """Workers of a centre report several exchanges at once, or none, and a peer applies several messages. On rank 0."""
+    cluster = CLUSTER.replace("seconds = 0.5", "seconds = 1e-3").replace("0.25", "1e-4")
+    keys = ("--ranks", "2", "--set", f"algorithm.name={name}", "--set", "algorithm.tau=2")
+    run = simulate(tmp_path, cluster, "run", "--trace", *keys)
+    points = [event for event in json.loads((run / "trace.json").read_text())["traceEvents"] if event["ph"] == "i"]
+    updates = json.loads((run / "summary.json").read_text())["updates"]
+    assert sum(event["name"] == "update" and event["pid"] == 0 for event in points) == updates > 0
+
+
 def test_what_is_too_much_is_left_out_and_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trace, "MOST_OF_A_RANK", 10)
     run = simulate(tmp_path, CLUSTER, "run", "--trace", "--set", "algorithm.name=allreduce")

@@ -154,6 +154,7 @@ def test_two_teams_are_two_ranks_to_the_bit(session_of: Callable[..., Any], team
     assert teams[1].team.traffic.bytes_sent == (5 + 1) * 8 * steps  # five sums and a loss for each
     assert teams[1].transport.traffic.bytes_sent - teams[1].team.traffic.bytes_sent < 100  # that it has gone
     assert teams[0].team.traffic.bytes_received == (team - 1) * teams[1].team.traffic.bytes_sent
+    assert 0 <= teams[0].bytes_exchanged() - flat[0].bytes_exchanged() < 200 * team  # what followers say at the end
 
 
 @pytest.mark.parametrize("name", ["easgd", "eamsgd", "downpour"])

@@ -5,7 +5,9 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -165,3 +167,24 @@ def test_signals_that_meet_a_checkpoint_cost_no_sample(tmp_path: Path) -> None:
         pytest.skip("this environment has no mpirun of its own")
     assert len(run(tmp_path, 3, "stop").splitlines()) == 2 * len(CASES)
     assert len(run(tmp_path, 2, "last").splitlines()) == len(CASES)
+
+
+def test_an_epoch_keeps_its_order(simulated: Callable[..., Any], tmp_path: Path) -> None:
+    """A resume within it names the key that would give the samples another one; between two epochs it may have it."""
+    keys = ("algorithm.name=easgd", "algorithm.sampling=chunked", "algorithm.tau=2")
+    words = [word for key in keys for word in ("--set", key)]
+    assert simulated(2, *words, "--set", "training.epochs=0.4", "--out", "run").status == 0
+    for key, change in (
+        ("training.seed", "training.seed=2"),
+        ("algorithm.sampling", "algorithm.loaders=3"),
+        ("algorithm.sampling", "algorithm.name=allreduce"),
+    ):
+        ended = simulated(2, "--resume", "run", "--set", "training.epochs=1", "--set", change)
+        told = f"mpitrain: {key}: samples cannot get another order within an epoch, and the newest checkpoint is in one"
+        assert ended.status == 2 and ended.err == f"{told} (0.40)\n"
+    drawn = ("--set", "training.seed=2", "--set", "algorithm.sampling=independent")  # of which an epoch has no order
+    for more in (("--set", "training.epochs=1"), ("--set", "training.epochs=2", *drawn)):
+        assert simulated(2, "--resume", "run", *more).status == 0
+    simulated(2, *words, "--set", "training.epochs=1", "--out", "whole")
+    assert simulated(2, "--resume", "whole", "--set", "training.epochs=2", "--set", "training.seed=2").status == 0
+    assert json.loads((tmp_path / "whole" / "summary.json").read_text())["samples"] == 2 * 1438

@@ -1,6 +1,7 @@
 """The file that `calibrate` measures, and that `simulate` reads."""
 
 import tomllib
+from argparse import Namespace
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
@@ -10,8 +11,9 @@ import numpy as np
 import pytest
 
 from mpitrain.errors import BadInput
+from mpitrain.mpi.links import USUAL, Link
 from mpitrain.sampling.queue import Work
-from mpitrain.simulation.calibrate import LATENCY, _in_turns, bandwidth_of, doubts, line, spread
+from mpitrain.simulation.calibrate import LATENCY, _in_turns, _unmeasured, bandwidth_of, doubts, line, spread
 from mpitrain.simulation.cluster import MeasuredNetwork, read
 
 
@@ -49,6 +51,25 @@ def test_a_busy_machine_is_said() -> None:
     assert list(doubts([0.9, 1.0, 3.0], 2.0, 2)) == []
     slow, busy = doubts([0.9, 1.0, 3.1], 2.6, 2)
     assert "3.1 times as long" in slow and "2.6 processes wanted the 2 cores" in busy
+
+
+@pytest.mark.parametrize(
+    ("within", "between", "bandwidth", "said"),
+    [
+        (USUAL, USUAL, None, []),
+        (USUAL, None, None, ["between nodes was not measured, only copied"]),
+        (None, USUAL, None, ["within a node was not measured, only copied"]),
+        (None, USUAL, "1Gbit", ["the latency measured", "within a node was not measured, only assumed"]),
+        (None, None, "1Gbit", ["the latency assumed", "within a node was not measured, only assumed"]),
+        (None, None, None, [f"{where} was not measured, only assumed" for where in ("within a node", "between nodes")]),
+    ],
+)
+def test_links_that_were_not_measured_are_said(
+    within: Link | None, between: Link | None, bandwidth: str | None, said: list[str]
+) -> None:
+    """Where there is one to copy, copied; else assumed."""
+    lines = list(_unmeasured(Namespace(nodes=None, bandwidth=bandwidth), within, between))
+    assert len(lines) == len(said) and all(line.endswith(f"{what}.") for line, what in zip(lines, said, strict=True))
 
 
 def test_minibatches_follow_one_another() -> None:

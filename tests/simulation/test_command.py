@@ -107,6 +107,9 @@ def test_virtual_seconds_of_updates_and_copies(
         quiet = ["--set", "run.evaluate_every=0", "--set", f"training.epochs={epochs}", "--out", str(out)]
         assert main([*command, *keys, *quiet]) == 0, capsys.readouterr().err
         told.append(json.loads((out / "summary.json").read_text()))
+        records = list(map(json.loads, (out / "metrics.jsonl").read_text().splitlines()))
+        last = {each["event"]: each["seconds"] for each in records[1:]}
+        assert last == dict.fromkeys(("evaluate", "checkpoint", "train", "end"), told[-1]["seconds"])
     nbytes = 4 * 38_282
     each = messages * 1e-3 + nbytes * (1e-6 + copies * 1e-7)
     assert told[1]["seconds"] - told[0]["seconds"] == pytest.approx(23 * (0.5 + each) + 1438 * 0.25)
