@@ -80,7 +80,20 @@ def _prepare_output() -> None:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that knows what other programs' options are called here, and speaks once on any number of ranks."""
+    """A parser that takes options between a command's other arguments, knows what other programs' options are called
+    here, and speaks once on any number of ranks."""
+
+    _apart = False  # whether options are being parsed apart from the other arguments, by calls of what is below
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        found, left = super().parse_known_args(args, namespace)
+        if not left or self._apart or self._subparsers or "--" in args:  # after which there are no options
+            return found, left
+        self._apart = True
+        try:
+            return self.parse_known_intermixed_args(args)
+        finally:
+            self._apart = False
 
     def error(self, message: str) -> NoReturn:
         _, unknown, words = message.partition("unrecognized arguments: --")

@@ -8,7 +8,7 @@ import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Literal, cast
 
@@ -220,7 +220,7 @@ class Config(Section, frozen=True, kw_only=True):
     def schedule(self, samples: int, ranks: int = 1) -> Schedule:
         """What the learning rate, the minibatch and the number of workers are in the course of a training on this many
         samples by this many ranks. Raises BadInput naming a stage or the warm-up."""
-        step = self.algorithm.samples_of_step(self.training.minibatch, ranks)
+        step = partial(self.algorithm.samples_of_step, ranks=ranks)
         return Schedule(self.training, self.stages, samples, step)
 
 

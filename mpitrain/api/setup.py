@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from mpitrain.api.requirements import (
     require_same_data,
     require_whole_samples,
 )
+from mpitrain.api.shared import shared_statistics
 from mpitrain.checkpoint.late import CopyWriter
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.checkpoint.writer import Saver
@@ -80,7 +81,8 @@ def prepare(
 ) -> Prepared:
     """Build everything that depends on the user's files and keys, and read the training part, which the ranks of a
     node have once. Collective; raises BadInput."""
-    prepared = agreed(transport, lambda: _built(transport, config, options, code, source), "the preparation")
+    reading = {"statistics": shared_statistics(transport, options)}
+    prepared = agreed(transport, lambda: _built(transport, config, options, code, source, reading), "the preparation")
     agreed(transport, lambda: require_same_data(transport, config, prepared.corpus), "the data", calls_mpi=True)
     sharing = _sharing(transport, config)
     one_copy = sharing is not ALONE or transport.local_size == 1  # on this rank's node
@@ -107,10 +109,15 @@ def _sharing(transport: Transport, config: Config) -> Sharing:
 
 
 def _built(
-    transport: Transport, config: Config, options: TrainOptions, code: Mapping[str, Code], source: DataSource | None
+    transport: Transport,
+    config: Config,
+    options: TrainOptions,
+    code: Mapping[str, Code],
+    source: DataSource | None,
+    reading: Mapping[str, Any],
 ) -> Prepared:
     """Build everything that depends on the user's files and keys and needs no communication; network and data sets of
-    `code`, unless these are open, as `source`."""
+    `code`, unless these are open, as `source`. `reading`: how its training part is read."""
     require_keys(transport, config, options)
     if options.phantom:
         device: Cpu = Phantoms(transport.runtime.pace, options.density or config.algorithm.density or DENSITY)
@@ -123,7 +130,8 @@ def _built(
         unfit = partial(torch_start.without_cuda, of_torch) if config.by_torch else lambda: ""
         device = choose(config.run.device, config.run.matmul, transport.local_rank, unfit=unfit)
     threads = transport.threads(config.run.threads)
-    source, corpus = transport.runtime.once("the training part", lambda: _open(config, code, device, source, threads))
+    reading = {**reading, "threads": threads}
+    source, corpus = transport.runtime.once("the training part", lambda: _open(config, code, device, source, reading))
     torch_start.limit_threads(threads)
     network = network_of(config, corpus.form, corpus.classes, device, code, options.build)
     torch_start.limit_threads(threads)
@@ -150,12 +158,12 @@ def _built(
 
 
 def _open(
-    config: Config, code: Mapping[str, Code], device: Cpu, source: DataSource | None, threads: int
+    config: Config, code: Mapping[str, Code], device: Cpu, source: DataSource | None, reading: Mapping[str, Any]
 ) -> tuple[DataSource, Part]:
     """The data and their training part, of which a phantom reads no sample."""
     source = source or source_of(config, code)
     unread = {"memory_limit": 0, "normalise": "none"} if device.phantom else {}
-    return source, source.training(threads=threads, **unread)
+    return source, source.training(**reading, **unread)
 
 
 def new_session(
@@ -290,7 +298,7 @@ def open_run_folder(
     _say_start(session, resumed is not None)
     of_data: list[str] = []
     if not session.device.phantom:
-        of_data += warnings.of_normalising(config.data.normalise, told)
+        of_data += warnings.of_normalising(config.data.normalise, told, resumed is not None)
         of_data += warnings.of_data(session.schedule, told.class_counts, corpora)
     of_resume, of_room = warnings.of_resume(session, before), warnings.of_room(session, folder)
     for line in (*warnings.of_keys(session), *of_data, *of_resume, *of_room):

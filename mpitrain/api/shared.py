@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 
 from mpitrain import checkpoint
 from mpitrain import config as configuration
@@ -16,6 +17,7 @@ from mpitrain.api.options import TrainOptions
 from mpitrain.checkpoint.state import MasterNumbers, State, checked
 from mpitrain.config import Config
 from mpitrain.data import origin
+from mpitrain.data.validation import Attributes
 from mpitrain.errors import BadInput
 from mpitrain.files import Record
 from mpitrain.flat import on_host
@@ -81,6 +83,20 @@ def shared_code(transport: Transport, config: Config, options: TrainOptions) -> 
     if not (config.model.import_ or config.data.import_):
         return {}
     return shared(transport, lambda: code_of(config, options.build, _naming(options)))
+
+
+def shared_statistics(transport: Transport, options: TrainOptions) -> Attributes | None:
+    """By what the inputs of a resumed run are normalised, whatever its shards say now; None of a new run."""
+    run, found = options.resume, options.checkpoint
+    if run is None or found is None:
+        return None
+
+    def read() -> bytes:
+        known = origin.read(found) or origin.read(run)
+        return msgspec.json.encode(known and {name: value.tolist() for name, value in known.statistics.items()})
+
+    told = msgspec.json.decode(of_first(transport, read, "the statistics"), type=dict[str, list[float]] | None)
+    return None if told is None else {name: np.array(values) for name, values in told.items()}
 
 
 def _naming(options: TrainOptions) -> RunFolder | None:

@@ -66,10 +66,11 @@ def of_resume(session: Session, before: Record | None) -> Iterator[str]:
         yield f"the number of workers p is {now}, was {was}: {change}"
 
 
-def of_normalising(how: str, told: Origin) -> Iterator[str]:
+def of_normalising(how: str, told: Origin, resumed: bool) -> Iterator[str]:
     """Warn of frames or images without the statistics by which `data.normalise` would normalise them."""
     if how in ("corpus", "mean") and told.kind in ("frames", "images") and not told.statistics:
-        yield f"data.normalise = {how!r}: has no effect, {UNNORMALISED}"
+        why = "the run began on shards without mean and standard_deviation" if resumed else UNNORMALISED
+        yield f"data.normalise = {how!r}: has no effect, {why}"
 
 
 def of_keys(session: Session) -> Iterator[str]:

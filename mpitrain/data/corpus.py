@@ -16,7 +16,7 @@ import xxhash
 
 from mpitrain.data.augmentation import Augmentation, Views, colour_axes
 from mpitrain.data.gather import gather_images, gather_tokens, gather_windows
-from mpitrain.data.normalising import STATISTICS, group_statistics, normalise_frames, of_pixels, stored
+from mpitrain.data.normalising import NORMALISING, STATISTICS, group_statistics, normalise_frames, of_pixels, stored
 from mpitrain.data.reader import OpenShards, ShardFile
 from mpitrain.data.rows import Rows
 from mpitrain.data.shards import NAMES, PREPARATION, class_names, part_shards, preparation
@@ -69,7 +69,7 @@ class Corpus:
         first = files[0]
         self.part, self.kind, self.classes, self.attributes = part, first.kind, first.classes, first.attributes
         if statistics is not None:
-            own = {name: value for name, value in first.attributes.items() if name not in STATISTICS}
+            own = {name: value for name, value in first.attributes.items() if name not in NORMALISING}
             self.attributes = {**own, **statistics}
         self.targets = np.concatenate([file.targets for file in files])
         self.samples = len(self.targets)

@@ -15,7 +15,8 @@ from mpitrain.flat import Array
 LEAST = 1e-8  # smallest variance, so that a constant feature does not cause a division by zero
 AT_A_TIME = 1 << 21  # values converted to float64 at a time
 COLOURS = 4  # up to this many channels, all products are summed; more channels are features, of which only squares are
-STATISTICS = ("mean", "standard_deviation", "covariance")
+NORMALISING = ("mean", "standard_deviation")
+STATISTICS = (*NORMALISING, "covariance")
 UNNORMALISED = "the shards have no mean and standard_deviation (docs/shards.md)"
 MOMENTS = ("moments_count", "moments_sum", "moments_products")
 

@@ -81,9 +81,14 @@ class Origin(msgspec.Struct, frozen=True):
                 yield f": {key} = {found}", wanted
 
     def continued(self, now: "Origin") -> "Origin":
-        """`now`, with names and preparation taken from this where `now` lacks them, for a resume with other shards."""
+        """`now`, for a resume with other shards: with the statistics of this, by which all that the network sees is
+        normalised, and with names and preparation of this where `now` lacks them."""
         return replace(
-            now, class_names=now.class_names or self.class_names, preparation={**self.preparation, **now.preparation}
+            now,
+            mean=self.mean,
+            standard_deviation=self.standard_deviation,
+            class_names=now.class_names or self.class_names,
+            preparation={**self.preparation, **now.preparation},
         )
 
 

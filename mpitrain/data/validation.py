@@ -31,7 +31,8 @@ INPUTS = {kind: next(iter(arrays)) for kind, arrays in KINDS.items()}
 OPTIONAL = {"speakers", "keys", "bytes"}
 CLASSES = 1 << 24  #: most classes of a corpus
 USUAL = 1 << 16  #: a corpus of any size may have this many classes, and at most its number of samples beyond that
-GREATEST = 1e30  # bound on means, standard deviations and their reciprocals, within the range of float32
+GREATEST = 1e30  # bound on features, means, standard deviations and their reciprocals, within the range of float32
+UNUSABLE = f"that are not finite, or beyond ±{GREATEST:g}"  #: the end of a message on features that are not `usable`
 
 
 def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Attributes) -> None:
@@ -133,11 +134,16 @@ def _validate_documents(path: Path, tokens: int, offsets: Array, nbytes: Array |
         raise BadInput(f"{path}: bytes must tell the bytes of each of {len(offsets) - 1} documents")
 
 
+def usable(features: Array) -> Array:
+    """Which of the features are finite, and have a mean and a standard deviation that can normalise them."""
+    return np.abs(features) <= GREATEST
+
+
 def validate_inputs(path: Path, kind: str, inputs: Array, classes: int) -> None:
-    """Raise BadInput if a feature is not a finite number, or a token is not in range(classes)."""
+    """Raise BadInput if a feature is not `usable`, or a token is not in range(classes)."""
     if not inputs.size:
         return
-    if kind == "frames" and not (np.isfinite(inputs.min()) and np.isfinite(inputs.max())):
-        raise BadInput(f"{path}: features that are not finite numbers")
+    if kind == "frames" and not usable(np.array([inputs.min(), inputs.max()])).all():
+        raise BadInput(f"{path}: features {UNUSABLE}")
     if kind == "tokens" and (most := int(inputs.max())) >= classes:
         raise BadInput(f"{path}: a token {most}, but there are {classes} classes")

@@ -1,7 +1,7 @@
 """Minibatch, learning rate and number of workers as functions of the number of samples served."""
 
 from bisect import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
 from math import ceil, cos, inf, pi
@@ -63,14 +63,15 @@ class Settings:
 class Schedule:
     """The stages of a training on `samples` training samples; positions count samples served since the start.
 
-    `step` is the number of samples of an update, in which a warm-up may be given. Raises BadInput naming what cannot be
-    parsed, or a warm-up that is longer than the training.
+    `step` tells the number of samples of an update from the minibatch; a warm-up may be given in updates. Raises
+    BadInput naming what cannot be parsed, or a warm-up that is longer than the training.
     """
 
-    def __init__(self, training: Training, stages: Sequence[Stage], samples: int, step: int | None = None) -> None:
-        self.samples, self._step = samples, step or training.minibatch
+    def __init__(
+        self, training: Training, stages: Sequence[Stage], samples: int, step: Callable[[int], int] = int
+    ) -> None:
+        self.samples, self._step = samples, step
         self.total = round(training.epochs * samples)
-        self._shape, self._warm = training.schedule, self._warmup(training.warmup)
         now = Settings(training.minibatch, training.learning_rate, None)
         self.all, self._begins = [now], [0]  # the settings of every stage, in order, and where it begins
         placed = [(self._position(stage, number), stage) for number, stage in enumerate(stages)]
@@ -88,6 +89,7 @@ class Schedule:
             self._begins.append(position)
         self.most_workers = max(settings.workers or 0 for settings in self.all)  # that a stage asks for
         self.late = [stage.at for position, stage in placed if position >= self.total > 0]  # of stages that never begin
+        self._shape, self._warm = training.schedule, self._warmup(training.warmup)
 
     def at(self, served: int) -> Settings:
         """The settings once `served` samples have been served."""
@@ -106,8 +108,11 @@ class Schedule:
     def factor(self, served: int) -> float:
         """What the stages' learning rate is multiplied by once this many samples have been served: in the warm-up 1/w,
         2/w, … for its w updates, then what `training.schedule` says; above 0 until the end."""
-        if served + self._step < self._warm:
-            return (served + self._step) / self._warm
+        if served < self._warm:
+            stage = bisect(self._begins, served)
+            after = min([served + self._step(self.all[stage - 1].minibatch), *self._begins[stage : stage + 1]])
+            if after < self._warm:
+                return after / self._warm
         if self._shape == "constant":
             return 1.0
         done = max(served - self._warm, 0) / max(self.total - self._warm, 1)
@@ -141,15 +146,24 @@ class Schedule:
         """The samples of the warm-up."""
         try:
             number, _, unit = str(told).partition(" ")
-            samples = int(number) * self._step if unit == "updates" else self._samples(told)
-            if samples < 0:
-                raise ValueError
+            samples = self._updates(int(number)) if unit == "updates" else self._samples(told)
         except ValueError:
             wanted = 'epochs, a share such as "5%", or "500 updates"'
             raise BadInput(f"training.warmup = {told!r}: expected {wanted}") from None
         if samples >= self.total > 0:
             raise BadInput(f"training.warmup = {told!r}: as long as the whole training")
         return samples
+
+    def _updates(self, updates: int) -> int:
+        """The samples of the first updates, of which none crosses a stage. Raises ValueError for a negative number."""
+        if updates < 0:
+            raise ValueError
+        served = 0
+        for settings, end in zip(self.all, [*self._begins[1:], self.total], strict=True):
+            step, room = self._step(settings.minibatch), max(min(end, self.total) - served, 0)
+            own = min(updates, -(-room // step))
+            served, updates = served + min(own * step, room), updates - own
+        return served
 
     def _samples(self, length: float | str) -> int:
         """A length in epochs, or as a share of the training. Raises ValueError for anything else."""

@@ -1,13 +1,15 @@
 """A trained PyTorch module as a complete ONNX graph, as onnx_graph.py makes one of our own layers: from raw features or
 pixels to posteriors. torch.onnx translates the module itself."""
 
+import io
 import logging
 import warnings
+from contextlib import redirect_stderr
 
 import numpy as np
 import torch
 
-from mpitrain.errors import BadInput, first_line, library
+from mpitrain.errors import BadInput, blaming, library
 from mpitrain.models.torch import state as torch_state
 from mpitrain.models.torch.module import standalone
 from mpitrain.trained.model import TrainedModel
@@ -53,9 +55,9 @@ def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, st
     if options.opset < OPSET:
         raise BadInput(f"--opset {options.opset}: PyTorch modules from {OPSET} on")
     example = torch.zeros((2, *shape), dtype=getattr(torch, dtype))
-    logging.getLogger("torch.onnx").setLevel(logging.ERROR)
+    logging.getLogger("torch").setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(action="ignore"), torch.no_grad():
+        with warnings.catch_warnings(action="ignore"), redirect_stderr(io.StringIO()), torch.no_grad():
             program = torch.onnx.export(
                 WholeModule(model, options).eval(),
                 (example,),
@@ -69,7 +71,11 @@ def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, st
         assert program is not None
         made = program.model_proto  # holds the paths of the sources, which may not be UTF-8
     except Exception as error:
-        raise BadInput(f"--format onnx: torch.onnx: {type(error).__name__}: {first_line(error)}") from error
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the others say how far the export came
+            cause = cause.__cause__
+        with blaming("--format onnx", "torch.onnx"):
+            raise cause from None
     if not made.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
         raise BadInput("--format onnx: the module fixes the number of samples, as by len(x): use x.shape[0]")
     onnx.set_model_props(made, metadata)

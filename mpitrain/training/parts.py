@@ -193,12 +193,15 @@ def trained_on(config: Config, source: DataSource, earlier: Origin | None) -> Or
 
 
 def form_of(config: Config, known: Origin) -> SampleForm:
-    """What a sample is as the network sees it: [window, dims], [h, w, c] after the crop, [window], or as it is."""
+    """What a sample is as the network sees it: [window, dims], [h, w, c] after the crop, [window], or as it is. Raises
+    BadInput naming the key of [data] that does not fit."""
     shape = tuple(known.shape)
     if known.kind == DATASET:
         of_inputs, of_targets = (None if kind == "float" else np.int32 for kind in known.dtypes)
         return SampleForm(shape, tuple(known.targets), of_inputs, target_dtype=of_targets)
     if known.kind == "tokens":
+        if not config.data.window:
+            raise BadInput("data.window: the data are tokens; say how many of them a sample has")
         window = (config.data.window,)
         return SampleForm(window, window, np.int32)
     if known.kind == "frames":

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mpitrain.__main__ import parser
 from mpitrain.data.digits import embedded
 from mpitrain.data.shards import write_shard
 
@@ -324,6 +325,22 @@ def test_a_training_that_ends_at_chance_is_said(
 def test_what_others_call_a_key(words: tuple[str, ...], meant: str, capsys: pytest.CaptureFixture[str]) -> None:
     status, lines = refusals(words, capsys)
     assert status == 2 and lines[-1].endswith(f"; here it is {meant}")
+
+
+@pytest.mark.parametrize(
+    ("line", "found"),
+    [
+        ("evaluate run --checkpoint best shards", {"run_folder": "run", "data": "shards", "checkpoint": "best"}),
+        ("report a --out page.html b", {"folders": "a b", "out": "page.html"}),
+        ("calibrate c.toml --nodes 2 net.toml", {"cluster": "c.toml", "config": "net.toml"}),
+        ("prepare text a --ending .py b out", {"source": "a b", "folder": "out", "ending": ".py"}),
+        ("launch -n 2 --continue saved -- own.py --out there", {"config": "own.py", "words": "--out there"}),
+    ],
+)
+def test_options_may_stand_between_other_arguments(line: str, found: dict[str, str]) -> None:
+    """Until a `--`."""
+    told = vars(parser(line.split()[0]).parse_args(line.split()))
+    assert {name: " ".join(map(str, np.atleast_1d(told[name]))) for name in found} == found
 
 
 def test_a_word_that_is_no_command_suggests_none_far_from_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -489,7 +489,9 @@ GOOD: dict[str, Any] = {"x": np.ones((4, 2), np.float32), "targets": np.array([0
     ("change", "names", "line"),
     [
         ({"x": np.array([[1, 2], [3, np.nan], [5, 6], [7, 8.0]])}, {}, "x: frame 1 has values that are not finite"),
-        ({"x": np.full((4, 2), 1e300)}, {}, "x: frame 0 has values that are not finite"),
+        ({"x": np.full((4, 2), 1e300)}, {}, "x: frame 0 has values that are not finite, or beyond ±1e+30"),
+        ({"x": np.full((4, 2), -3.4e38, np.float32)}, {}, "x: frame 0 has values that are not finite, or beyond"),
+        ({"x": np.ones((4, 0), np.float32)}, {}, "x is float32 [4, 0]: samples of no values"),
         ({"x": np.ones(4)}, {}, "x is float64 [4]; features are numbers [frames, dims]"),
         ({"x": np.ones((4, 2), "S3")}, {}, "features are numbers"),
         ({"targets": np.array([0, 1, 2])}, {}, "3 targets in targets for 4 samples"),

@@ -1,5 +1,6 @@
 """Normalisation by corpus, speaker and utterance, in memory and on disk."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpitrain.data.corpus import Corpus
-from mpitrain.data.normalising import STATISTICS
+from mpitrain.data.normalising import NORMALISING, STATISTICS
 from mpitrain.data.shards import set_attributes, write_shard
 from mpitrain.data.writer import ShardWriter
 from mpitrain.errors import BadInput
@@ -109,3 +110,24 @@ def test_a_training_says_that_nothing_normalises(
     ended = simulated(1, *(word for key in keys for word in ("--set", key)), "--out", "run")
     assert ended.status == 0, ended.err
     assert ended.out.count(f"warning: data.normalise = '{how}': has no effect, the shards have no mean") == warned
+
+
+@pytest.mark.parametrize("then", [{"mean": [9.0] * 3, "standard_deviation": [9.0] * 3}, dict.fromkeys(NORMALISING)])
+def test_a_resumed_run_goes_on_with_the_statistics_that_it_began_with(
+    tmp_path: Path, simulated: Callable[..., Any], then: dict[str, Any]
+) -> None:
+    """To the bits of a run without a break, whatever the shards say by then."""
+    pixels, targets = np.random.default_rng(1).integers(256, size=(24, 6, 6, 3)), np.arange(24) % 3
+    writer = ShardWriter(tmp_path / "shards", "train", "images", {"classes": 3})
+    writer.add(pixels.astype(np.uint8), targets.astype(np.int32))
+    writer.finish()
+    keys = ["algorithm.name=allreduce", "data.path=shards", "data.colour_shift=0.1", "training.minibatch=4"]
+    keys = [word for key in (*keys, 'model.layers=[{kind="fully-connected"}]') for word in ("--set", key)]
+    assert simulated(2, *keys, "--set", "training.epochs=2", "--out", "whole").status == 0
+    assert simulated(2, *keys, "--set", "training.epochs=1", "--out", "run").status == 0
+    for path in (tmp_path / "shards").iterdir():
+        set_attributes(path, then)
+    ended = simulated(2, "--resume", "run", "--set", "training.epochs=2")
+    assert ended.status == 0, ended.err
+    sums = [json.loads((tmp_path / run / "summary.json").read_text())["parameters_sha256"] for run in ("whole", "run")]
+    assert sums[0] == sums[1]

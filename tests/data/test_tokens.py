@@ -215,8 +215,12 @@ def test_a_tokenizer_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert "--tokenizer" in capsys.readouterr().err
 
 
-def test_other_data_than_it_was_trained_on(tmp_path: Path, simulated: Callable[..., Any]) -> None:
-    """Networks of the built-in layers take no tokens."""
+def test_other_data_than_it_was_trained_on(
+    tmp_path: Path, simulated: Callable[..., Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Networks of the built-in layers take no tokens. None can be described without a window."""
     write(tmp_path / "shards", [[list(range(200))]])
+    assert main(["describe", "--set", f"data.path={tmp_path / 'shards'}"]) == 2
+    assert "mpitrain: data.window: the data are tokens; say how many" in capsys.readouterr().err
     ended = simulated(2, "--set", f"data.path={tmp_path / 'shards'}", "--set", "data.window=5")
     assert ended.status == 2 and "data.window: networks of tokens are modules of PyTorch's" in ended.err

@@ -227,6 +227,14 @@ def test_a_training_part_has_the_statistics_by_which_it_is_normalised(tmp_path: 
     assert abs(inputs.mean()) < 1e-6 and abs(inputs.std() - 1) < 1e-6
 
 
+def test_features_that_nothing_normalises_are_not_written(tmp_path: Path) -> None:
+    """Such as what stands for missing values: their deviation would be refused where the shards are read."""
+    writer = ShardWriter(tmp_path, "train", "frames", {"classes": 1})
+    writer.add(np.array([[-3.4e38], [1]], np.float32), np.zeros(2, np.int32))
+    with pytest.raises(BadInput, match=r"features that are not finite, or beyond ±1e\+30"):
+        writer.finish()
+
+
 def test_pictures_have_a_covariance_too(tmp_path: Path) -> None:
     images = np.random.default_rng(1).integers(256, size=(6, 4, 4, 3)).astype(np.uint8)
     writer = ShardWriter(tmp_path, "train", "images", {"classes": 1}, limit=images[:2].nbytes)

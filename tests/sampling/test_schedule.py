@@ -98,6 +98,17 @@ def test_updates_of_several_ranks_are_of_more_samples() -> None:
     assert [plan.at(100 * k).learning_rate for k in range(5)] == [0.25, 0.5, 0.75, 1, 1]
 
 
+def test_updates_are_of_the_minibatches_of_their_stages() -> None:
+    """Of a training with two ranks: five of 20 samples, one of the 10 that are left before the next stage, two of 40;
+    and with a single stage, which replaces [training]'s minibatch from the start."""
+    stages = "stages=[{at=0, minibatch=10}, {at=0.11, minibatch=20}]"
+    plan = rates("training.warmup='8 updates'", "algorithm.name=allreduce", stages, ranks=2)
+    served = [0, 20, 40, 60, 80, 100, 110, 150, 190]
+    assert [plan.at(place).learning_rate for place in served] == [*(after / 190 for after in served[1:]), 1]
+    plan = rates("training.warmup='4 updates'", "stages=[{at=0, minibatch=10}]")
+    assert [plan.at(10 * k).learning_rate for k in range(5)] == [0.25, 0.5, 0.75, 1, 1]
+
+
 def test_half_a_cosine() -> None:
     plan = rates("algorithm.name=asgd", "training.schedule=cosine")
     found = [plan.at(served).learning_rate for served in (0, 500, 1000, 1500, 2000)]

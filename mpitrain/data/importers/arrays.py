@@ -11,7 +11,7 @@ import numpy as np
 from mpitrain.data.importers.array_files import FileArray, FileArrays, opened
 from mpitrain.data.importers.plan import LARGEST, SMALLEST, CorpusPlan, add_source, shard_slices
 from mpitrain.data.shards import shard_name
-from mpitrain.data.validation import CLASSES
+from mpitrain.data.validation import CLASSES, UNUSABLE, usable
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.start import Subparsers, option
@@ -130,6 +130,8 @@ def _check(inputs: FileArray, targets: FileArray, names: Names, path: Path) -> N
         raise BadInput(f"{path}: {len(targets):,} targets in {names.targets} for {len(inputs):,} samples")
     if not len(inputs):
         raise BadInput(f"{path}: {names.targets} is empty")
+    if 0 in inputs.shape:
+        raise BadInput(f"{path}: {names.inputs} is {_described(inputs)}: samples of no values")
 
 
 def _described(array: FileArray) -> str:
@@ -173,10 +175,10 @@ def _shard(classes: int | None, chunk: ArrayChunk) -> dict[str, Array]:
 def _features(inputs: Array, chunk: ArrayChunk) -> Array:
     with np.errstate(over="ignore"):
         features = inputs.astype(np.float32)
-    good = np.isfinite(features).all(axis=1)
+    good = usable(features).all(axis=1)
     if not good.all():
         frame = chunk.start + int(good.argmin())
-        raise BadInput(f"{chunk.path}: {chunk.names.inputs}: frame {frame:,} has values that are not finite numbers")
+        raise BadInput(f"{chunk.path}: {chunk.names.inputs}: frame {frame:,} has values {UNUSABLE}")
     return features
 
 

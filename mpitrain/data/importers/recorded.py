@@ -6,12 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeAlias, TypeVar
 
-import numpy as np
-
 from mpitrain.data.importers.kaldi_archive import table
 from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST
 from mpitrain.data.shards import shard_name, utterance_arrays
-from mpitrain.data.validation import CLASSES
+from mpitrain.data.validation import CLASSES, UNUSABLE, usable
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import stream
@@ -167,8 +165,8 @@ def alike(features: Array, targets: Array, tolerance: int, classes: int | None, 
     if not frames:
         raise BadInput(f"{where}: no frames")
     features, targets = features[:frames], targets[:frames]
-    if not np.isfinite(features).all():
-        raise BadInput(f"{where}: features that are not finite numbers")
+    if not usable(features).all():
+        raise BadInput(f"{where}: features {UNUSABLE}")
     limit = classes or CLASSES
     if targets.min() < 0 or targets.max() >= limit:
         worst = targets.min() if targets.min() < 0 else targets.max()
