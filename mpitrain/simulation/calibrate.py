@@ -17,7 +17,7 @@ import numpy as np
 import tomli_w
 from threadpoolctl import threadpool_limits
 
-from mpitrain.algorithms.server import update
+from mpitrain.algorithms.optimizers.sgd import classical
 from mpitrain.api.computing import chosen
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.setup import prepare
@@ -185,14 +185,14 @@ def _work(config: Config, corpus: Part, network: Model) -> dict[str, float]:
     """Seconds for a byte of a server's update, of a pass that copies or checks, of one that chooses entries, and of the
     entries themselves; of an evaluation, for a sample."""
     theta = network.initial(config.training.seed, config.training.dtype)
-    parts, scratch, rule = list(block_slices(slice(0, theta.size))), scratch_for(theta), CPU.fast(update)
+    parts, scratch, rule = list(block_slices(slice(0, theta.size))), scratch_for(theta), CPU.fast(classical)
     count = min(-(-CACHES // (3 * theta.nbytes)), MOST)
     sets = cycle([np.ones((3, theta.size), theta.dtype) for _ in range(count)])
 
     def updates() -> None:
         x, velocity, gradient = next(sets)
         for b in parts:
-            rule(x[b], velocity[b], gradient[b], scratch[: b.stop - b.start], eta=0.0, mu=0.9, alpha=1.0)
+            rule(x[b], velocity[b], gradient[b], scratch[: b.stop - b.start], eta=0.0, mu=0.9)
 
     def passes() -> None:
         x, velocity, _ = next(sets)

@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from mpitrain.algorithms import averaging, server
+from mpitrain.algorithms import averaging
 from mpitrain.algorithms.optimizers import Rule
 from mpitrain.algorithms.optimizers import adamw as adamw_rule
 from mpitrain.algorithms.optimizers import sgd as sgd_rules
@@ -115,7 +115,7 @@ def _allocating(rule: Rule) -> Rule:
 
 sgd, classical = _allocating(sgd_rules.sgd), _allocating(sgd_rules.classical)
 krizhevsky = _allocating(sgd_rules.krizhevsky)
-server_update, mdownpour = _allocating(server.update), _allocating(sgd_rules.mdownpour)
+mdownpour = _allocating(sgd_rules.mdownpour)
 adamw, moving_average = _allocating(adamw_rule.adamw), _allocating(averaging.moving_average)
 look_ahead = sgd_rules.look_ahead
 
