@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.algorithms import admm, averaging, downpour, elastic, staleness
+from mpitrain.algorithms import admm, averaging, elastic, staleness
 from mpitrain.algorithms.optimizers import sgd
 from mpitrain.flat import Array, blocks
 
@@ -38,10 +38,6 @@ RULES = [
     case(elastic.elastic_difference, "d x centre", "d", alpha=0.3),
     case(elastic.move_centre, "centre d", "centre"),
     case(elastic.give_up, "x d", "x"),
-    case(elastic.synchronous_centre, "centre mean scratch", "centre scratch", beta=0.9),
-    case(downpour.push, "centre v", "centre"),
-    case(downpour.pull, "x v centre", "x v"),
-    case(downpour.step, "x v u", "x v"),
     case(admm.dual_ascent, "lam x centre scratch", "lam scratch"),
     case(admm.step, "x u lam centre scratch", "x scratch", eta=0.1, rho=1.5),
     case(admm.centre_move, "d contribution x lam scratch", "d contribution scratch", workers=4),
@@ -161,8 +157,7 @@ def admm_alone(x: Array, steps: int) -> Array:
         pytest.param(sequential(sgd.classical, 0.0, eta=0.1, mu=0.5), id="classical"),
         pytest.param(sequential(sgd.classical, 0.5, eta=0.1, mu=0.5), id="nesterov"),
         pytest.param(sequential(sgd.krizhevsky, 0.0, eta=0.1, mu=0.5, decay=5e-4), id="krizhevsky"),
-        pytest.param(sequential(downpour.mdownpour, 0.0, eta=0.1, delta=0.5), id="mdownpour"),
-        pytest.param(sequential(lambda x, v, g, s: downpour.step(x, v, -0.1 * g), 0.0), id="downpour"),
+        pytest.param(sequential(sgd.mdownpour, 0.0, eta=0.1, delta=0.5), id="mdownpour"),
         pytest.param(elastic_alone, id="eamsgd"),
         pytest.param(admm_alone, id="admm"),
     ],
