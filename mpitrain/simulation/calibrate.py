@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ from mpitrain.compression.message import WireForm
 from mpitrain.compression.residual import Entries
 from mpitrain.config import Config
 from mpitrain.device import CPU
-from mpitrain.errors import BadInput, some
+from mpitrain.errors import BadInput, say, some
 from mpitrain.files import write_whole
 from mpitrain.flat import Array, block_slices, scratch_for
 from mpitrain.models.model import Model
@@ -103,7 +102,8 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     agreed(transport, lambda: None if transport.rank else write_whole(path, text), "the file")
     if transport.rank == 0:
         print(text, end="")
-        print("".join(f"mpitrain: warning: {line}\n" for line in busy), end="", file=sys.stderr)
+        for warning in busy:
+            say(f"warning: {warning}")
     return 0
 
 
