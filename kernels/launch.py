@@ -159,10 +159,6 @@ class Kernels(Launcher):
         """y [..., units] ← 1 / (1 + exp(−(y + bias)))."""
         self._activate("bias_sigmoid", y, bias)
 
-    def sigmoid(self, x: Array) -> None:
-        """x ← 1 / (1 + exp(−x))."""
-        self._activate("bias_sigmoid", x, None)
-
     def relu_backward(self, y: Array, dy: Array) -> None:
         """dy ← dy where y > 0, exactly 0 elsewhere."""
         self.rule("activations", "relu_backward", (y, dy))
