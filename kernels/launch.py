@@ -105,17 +105,6 @@ class Kernels(Launcher):
         """inc ← μ·inc − εg − ωε·w; w ← w + inc."""
         self.rule("updates", "krizhevsky", (w, inc, g), eta, mu, decay * eta)
 
-    def server_update(
-        self, theta: Array, v: Array | None, gradient: Array, *, eta: float, mu: float, alpha: float
-    ) -> None:
-        """v ← μv − αη∇; Θ ← Θ + v. No v is kept when μ = 0."""
-        if v is not None:
-            self.classical(theta, v, gradient, eta=alpha * eta, mu=mu)
-        elif mu == 0.0:
-            self.sgd(theta, gradient, eta=alpha * eta)
-        else:
-            raise ValueError(f"momentum {mu} needs a velocity")
-
     def adamw(self, x: Array, m: Array, v: Array, g: Array, *, eta: float, t: int, **constants: float) -> None:
         """m ← β₁m + (1 − β₁)g; v ← β₂v + (1 − β₂)g²; x ← x − η(m̂/(√v̂ + ε) + λx)."""
         self.rule("updates", "adamw", (x, m, v, g), *factors(eta, t, **constants))
@@ -169,10 +158,6 @@ class Kernels(Launcher):
     def bias_sigmoid(self, y: Array, bias: Array | None) -> None:
         """y [..., units] ← 1 / (1 + exp(−(y + bias)))."""
         self._activate("bias_sigmoid", y, bias)
-
-    def sigmoid(self, x: Array) -> None:
-        """x ← 1 / (1 + exp(−x))."""
-        self._activate("bias_sigmoid", x, None)
 
     def relu_backward(self, y: Array, dy: Array) -> None:
         """dy ← dy where y > 0, exactly 0 elsewhere."""

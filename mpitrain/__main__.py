@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from mpitrain import __version__
-from mpitrain.errors import ALIASES, BadInput, nearest, printable
+from mpitrain.errors import ALIASES, BadInput, nearest, say
 from mpitrain.start import announce, prepare_environment, rank_of, ranks_of
 
 prepare_environment()  # before anything loads NumPy
@@ -53,10 +53,10 @@ def main(arguments: list[str] | None = None) -> int:
         run = resolve_name(options.run) if isinstance(options.run, str) else options.run
         return int(run(options) or 0)
     except BadInput as error:
-        print(f"mpitrain: {printable(str(error))}", file=sys.stderr)
+        say(error)
         return 2
     except KeyboardInterrupt:
-        print("mpitrain: interrupted", file=sys.stderr)
+        say("interrupted")
         return 130
 
 

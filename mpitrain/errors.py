@@ -1,6 +1,7 @@
 """Errors that a user can fix, and the messages of others' errors in one line."""
 
 import difflib
+import sys
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -91,6 +92,11 @@ def printable(text: str, keep: str = "") -> str:
         letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode()
         for letter in text
     )
+
+
+def say(what: object) -> None:
+    """Tell the user something in one line on standard error."""
+    print(f"mpitrain: {printable(str(what))}", file=sys.stderr, flush=True)
 
 
 def missing(error: Exception, module: str) -> bool:

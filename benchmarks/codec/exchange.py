@@ -16,9 +16,9 @@ import numpy as np
 from numba import njit
 
 from mpitrain.compression import golomb_rice
-from mpitrain.compression.message import CODECS, MessageHeader, capacity, decode, encode
+from mpitrain.compression.message import CODECS, WireForm
 from mpitrain.compression.replica import apply
-from mpitrain.compression.residual import SIGN, accumulate
+from mpitrain.compression.residual import SIGN, Entries, accumulate
 from mpitrain.flat import Array
 
 SIZE = 14_600_000  # weights of Strom's network
@@ -80,8 +80,8 @@ def steady_state(density: float, rng: np.random.Generator, size: int = SIZE) -> 
 
 def exchange_step(repetitions: int, size: int) -> None:
     """Residual add, threshold and pack, by density, in multiples of `r += g`."""
-    words, out = np.empty(size, np.uint32), np.empty(capacity(size), np.uint8)
-    header = MessageHeader(0, 0, size, 1000, THRESHOLD)
+    words, wires = np.empty(size, np.uint32), {codec: WireForm(size, 1, codec) for codec in CODECS}
+    out = np.empty(wires["auto"].capacity, np.uint8)
     for density in (0.0, 1e-4, 1e-3, 1e-2, 1e-1):
         start, gradient = steady_state(density, np.random.default_rng(1), size)
         residual = start.copy()
@@ -89,7 +89,7 @@ def exchange_step(repetitions: int, size: int) -> None:
         def step(codec: str | None, residual: Array, gradient: Array) -> None:
             k = accumulate(residual, gradient, words, scale=SCALE, threshold=THRESHOLD, limit=8 * THRESHOLD)
             if codec:
-                encode(words[:k], header, codec, out)
+                wires[codec].encode(Entries(words[:k]), 0, 0, 1000, THRESHOLD, out)
 
         methods: dict[str, Callable[[], object]] = {
             "r += g": partial(np.add, residual, gradient, out=residual),
@@ -114,18 +114,18 @@ def theory(density: float) -> tuple[float, float]:
 def message_forms(repetitions: int, size: int) -> None:
     """Size, and time to encode, to decode and to apply, for random positions."""
     rng = np.random.default_rng(2)
-    out, words_out = np.empty(capacity(size), np.uint8), np.empty(size, np.uint32)
     counts, weights = np.zeros(size, np.int32), np.zeros(size, np.float32)
-    header = MessageHeader(0, 0, size, 1000, THRESHOLD)
     print("\ndensity  codec         bits/el.  theory  entropy  k   encode ms  M el./s   decode ms  M el./s  apply ms")
     for density in (1e-5, 1e-4, 1e-3, 1e-2, 1e-1):
         words = np.flatnonzero(rng.random(size) < density).astype(np.uint32)
         words |= rng.integers(0, 2, words.size, np.uint32) << np.uint32(31)
         for codec in CODECS:
-            message = encode(words, header, codec, out).copy()
+            wire = WireForm(size, 1, codec)
+            encode = partial(wire.encode, Entries(words), 0, 0, 1000, THRESHOLD, np.empty(wire.capacity, np.uint8))
+            message = encode().copy()
             methods: dict[str, Callable[[], object]] = {
-                "encode": partial(encode, words, header, codec, out),
-                "decode": partial(decode, message, 0, size, words_out),
+                "encode": encode,
+                "decode": partial(wire.decode, message, 0),
                 "apply": partial(apply, words, 1, counts, weights),
             }
             encoding, decoding, applying = medians(repetitions, methods, lambda: None).values()

@@ -145,7 +145,6 @@ CASES = [
     Case("checksum", lambda n: ([normal(n), zeros(1, dtype=np.uint64)], {}), lambda a: a[0].nbytes),
     rule("sgd", 2, 3, eta=0.01),
     rule("classical", 3, 5, eta=0.01, mu=0.9),
-    rule("server_update", 3, 5, eta=0.01, mu=0.9, alpha=0.5),
     rule("krizhevsky", 3, 5, eta=0.01, mu=0.9, decay=5e-4),
     rule("mdownpour", 3, 5, eta=0.01, delta=0.9),
     Case("adamw", lambda n: ([normal(n), normal(n), normal(n) ** 2, normal(n)], ADAMW), lambda a: 28 * a[0].size),

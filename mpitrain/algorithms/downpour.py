@@ -1,6 +1,6 @@
 """DOWNPOUR (Dean et al. 2012) and its relatives (Zhang, Choromanska & LeCun 2015, Supplement).
 
-A worker of DOWNPOUR calls `push` and then `pull` whenever τ divides its clock, and `step` at every step. At the end, it
+A worker of DOWNPOUR pushes its accumulated update and pulls the centre whenever τ divides its clock. At the end, it
 pushes the update that is left.
 """
 
@@ -18,27 +18,6 @@ from mpitrain.algorithms.server import Served, ServerRule
 from mpitrain.algorithms.space import COMMON, PERIODS, Choice, MomentumChoice
 from mpitrain.flat import Array
 from mpitrain.keys import Count, Fraction, Share
-
-
-def push(centre: Array, v: Array) -> None:
-    """Add a worker's accumulated update to the centre."""
-    # x̃ ← x̃ + vⁱ
-    np.add(centre, v, out=centre)
-
-
-def pull(x: Array, v: Array, centre: Array) -> None:
-    """Set the worker to the centre, and its accumulated update to 0."""
-    # xⁱ ← x̃
-    np.positive(centre, out=x)
-    # vⁱ ← 0
-    v.fill(0)
-
-
-def step(x: Array, v: Array, u: Array) -> None:
-    """Add a local step to the worker's parameters and to its accumulated update. u is −ηg for SGD."""
-    # xⁱ ← xⁱ + u;  vⁱ ← vⁱ + u
-    np.add(x, u, out=x)
-    np.add(v, u, out=v)
 
 
 class Downpour(Elastic, frozen=True, tag_field="name", tag="downpour"):
@@ -62,17 +41,18 @@ class DownpourWorker(WorkerRule):
         self._pushed = np.empty_like(x)
 
     def exchange(self, piece: slice, centre: Array, t: int) -> Array:
-        np.copyto(self._pushed[piece], self.v[piece])
-        # x̃ ← x̃ + vⁱ
-        push(centre, self.v[piece])
-        # xⁱ ← x̃;  vⁱ ← 0
-        pull(self.x[piece], self.v[piece], centre)
+        pushed = self.pending(piece)
+        # x̃ ← x̃ + vⁱ;  xⁱ ← x̃;  vⁱ ← 0
+        np.add(centre, pushed, out=centre)
+        np.copyto(self.x[piece], centre)
         self.local.look(piece)
-        return self._pushed[piece]
+        return pushed
 
     def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
-        # xⁱ ← xⁱ + u;  vⁱ ← vⁱ + u
-        step(self.x[part], self.v[part], self.local.increment(part, g, eta, t))
+        # xⁱ ← xⁱ + u;  vⁱ ← vⁱ + u, where u is −ηg for SGD
+        u = self.local.increment(part, g, eta, t)
+        for vector in (self.x[part], self.v[part]):
+            np.add(vector, u, out=vector)
         self.local.look(part)
 
     def pending(self, piece: slice) -> Array:

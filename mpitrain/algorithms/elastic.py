@@ -44,12 +44,6 @@ def give_up(x: Array, d: Array) -> None:
     np.subtract(x, d, out=x)
 
 
-def synchronous_centre(centre: Array, mean: Array, scratch: Array, *, beta: float) -> None:
-    """Equation 6, β = pα: the average over space (`mean`, of all xⁱ before their step) and time."""
-    # x̃ ← (1 − β)x̃ + β(1/p)Σxⁱ
-    moving_average(centre, mean, scratch, rate=beta)
-
-
 def easgd_condition(eta: Array, alpha: Array, together: int = 1) -> Array:
     """0 ≤ η ≤ 2 and 0 ≤ α ≤ (4 − 2η)/(2 + (2 − η)q), where q of the p workers move the centre `together`.
 
@@ -197,7 +191,7 @@ class ElasticRule(ElasticWorker, AveragingRule):
         np.copyto(self._mean[b], self.x[b])
 
     def take(self, b: slice, vectors: Buffers, ranks: int) -> None:
-        # x̃ ← (1 − β)x̃ + β(1/p)Σxⁱ, β = pα
+        # x̃ ← (1 − β)x̃ + β(1/p)Σxⁱ, β = pα: the average over space, of all xⁱ before their step, and time
         mean, scratch = self._mean[b], self._scratch[: b.stop - b.start]
         np.divide(mean, ranks, out=mean)
-        synchronous_centre(vectors["theta"], mean, scratch, beta=ranks * self.alpha)
+        moving_average(vectors["theta"], mean, scratch, rate=ranks * self.alpha)

@@ -26,11 +26,6 @@ def scaled_by_theory(eta: float, decay: float, k: float) -> tuple[float, float]:
     return scaled, -expm1(k * log1p(-eta * decay)) / scaled
 
 
-def scaled_in_practice(eta: float, decay: float, k: float) -> tuple[float, float]:
-    """(k·ε, ω) for a minibatch k times as large: the heuristic Krizhevsky 2014, §5, found to work better."""
-    return k * eta, decay
-
-
 class Hybrid(SharedBatch, frozen=True, tag_field="name", tag="hybrid"):
     """Data-parallel convolutions, model-parallel fully connected layers (Krizhevsky 2014)."""
 
@@ -75,8 +70,10 @@ class Hybrid(SharedBatch, frozen=True, tag_field="name", tag="hybrid"):
         if self.scaling == "theory" and eta * decay >= 1:
             line = "algorithm.scaling: theory needs learning_rate x (weight_decay + l2) below 1"
             raise BadInput(f"{line}, not {eta * decay:.3g}")
-        scale = scaled_by_theory if self.scaling == "theory" else scaled_in_practice
-        return scale(eta, decay, batch / self.base_batch)
+        k = batch / self.base_batch
+        if self.scaling == "theory":
+            return scaled_by_theory(eta, decay, k)
+        return k * eta, decay  # the heuristic that Krizhevsky found to work better
 
 
 class HybridRule:

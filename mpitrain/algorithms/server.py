@@ -11,7 +11,7 @@ import numpy as np
 
 from mpitrain.algorithms.centred import Centred
 from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer
-from mpitrain.algorithms.optimizers.sgd import accelerate, look_ahead, sgd
+from mpitrain.algorithms.optimizers.sgd import classical, look_ahead, sgd
 from mpitrain.algorithms.roles import MasterRule, Merge, RoundRule
 from mpitrain.algorithms.space import COMMON, MOMENTA, Choice
 from mpitrain.algorithms.staleness import Dana, GapAware
@@ -26,25 +26,6 @@ def decay(i: int, j: int, beta: float) -> float:
     if j > i:
         raise ValueError(f"a gradient at index {j} reached a server at index {i}")
     return beta ** (i - j)
-
-
-def update(
-    theta: Array, v: Array | None, gradient: Array, scratch: Array, *, eta: float, mu: float, alpha: float
-) -> None:
-    """The update of Algorithm 1, after which the caller increments i.
-
-    v may be None if μ = 0; Θ gets the same bits without a velocity.
-    """
-    if v is None:
-        if mu != 0.0:
-            raise ValueError(f"momentum {mu} needs a velocity")
-        # Θ ← Θ − αη∇
-        sgd(theta, gradient, scratch, eta=alpha * eta)
-        return
-    # v ← μv − αη∇
-    accelerate(v, gradient, scratch, eta=alpha * eta, mu=mu)
-    # Θ ← Θ + v
-    np.add(theta, v, out=theta)
 
 
 class Served(Centred, frozen=True):
@@ -190,9 +171,15 @@ class ServerRule(MasterRule):
     """Chan & Lane 2014, Algorithm 1; Zhang 2013 is μ = 0 and β = 1. With `inverse`, α is 1/(1 + i − j)."""
 
     def __init__(self, mu: float, beta: float, fast: Fast, inverse: bool = False) -> None:
-        self._mu, self._beta, self._inverse, self._update = mu, beta, inverse, fast(update)
+        self._mu, self._beta, self._inverse = mu, beta, inverse
+        self._sgd, self._classical = fast(sgd), fast(classical)
 
     def merge(self, vectors: Buffers, delta: Array, scratch: Array, at: Merge) -> None:
         alpha = 1 / (1 + at.stale) if self._inverse else decay(at.t, at.t - at.stale, self._beta)
-        mu = self._mu if at.momentum is None else at.momentum
-        self._update(vectors["theta"], vectors.get("velocity"), delta, scratch, eta=at.eta, mu=mu, alpha=alpha)
+        theta, v, eta = vectors["theta"], vectors.get("velocity"), alpha * at.eta
+        if v is None:
+            # Θ ← Θ − αη∇, the bits of a momentum of 0
+            self._sgd(theta, delta, scratch, eta=eta)
+        else:
+            # v ← μv − αη∇;  Θ ← Θ + v
+            self._classical(theta, v, delta, scratch, eta=eta, mu=self._mu if at.momentum is None else at.momentum)

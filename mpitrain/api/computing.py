@@ -9,12 +9,11 @@ from mpitrain.algorithms import name_of
 from mpitrain.api.options import TrainOptions
 from mpitrain.config import CHOSEN, Config
 from mpitrain.device import available
-from mpitrain.errors import some
+from mpitrain.errors import say, some
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.training.context import teams_of
 from mpitrain.training.parts import DataSource, form_of, source_of
-from mpitrain.training.run_code import say
 from mpitrain.training.step_times import StepTimes, Way, keep, key_of, path_of, read, slowest, steps, timed, ways
 from mpitrain.training.user_code import Code
 

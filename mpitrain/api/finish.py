@@ -2,7 +2,6 @@
 
 import json
 import shlex
-import sys
 from contextlib import suppress
 from math import isfinite, log
 from pathlib import Path
@@ -13,7 +12,7 @@ import numpy as np
 from mpitrain.algorithms import name_of
 from mpitrain.checkpoint import last
 from mpitrain.data import origin
-from mpitrain.errors import BadInput, named, printable, some
+from mpitrain.errors import BadInput, named, say, some
 from mpitrain.files import Record, read_text, write_below
 from mpitrain.flat import on_host, parameters_sha256
 from mpitrain.monitoring import trace
@@ -71,7 +70,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         lines = [*_doubts(session, monitor), *_needs(fields), *_next(monitor.folder)] if trained else []
         monitor.progress.table(rows + ([(reason, why)] if why else []), str(monitor.folder), lines)
         if reason in ("diverged", "incomplete"):
-            print(f"mpitrain: {reason}: {why}", file=sys.stderr, flush=True)
+            say(f"{reason}: {why}")
         status = elsewhere or STATUS[reason]
     return int(transport.broadcast(str(status).encode(), "the end"))
 
@@ -113,7 +112,7 @@ def _save(session: Session, monitor: MasterMonitor, stopped: bool, needed: bool)
         lacking = f", without the own vectors of {named(found.lacking)}" if found.lacking else ""
         why = f"{found.fault}; the last checkpoint is in {run}{lacking}"
     monitor.write("warning", text=why)
-    print(printable(f"mpitrain: {why}; to resume: {session.command_to_resume(run)}"), file=sys.stderr, flush=True)
+    say(f"{why}; to resume: {session.command_to_resume(run)}")
     return 2 if found is not None and found.fault and there is not None else 1
 
 

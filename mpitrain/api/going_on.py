@@ -6,7 +6,6 @@ becomes a checkpoint, and all resume: from that, or else from the newest one.
 
 import os
 import signal
-import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -23,7 +22,7 @@ from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.files import folders, order
 from mpitrain.checkpoint.lease import Holder
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.errors import Overdue, RankLost, named, some
+from mpitrain.errors import Overdue, RankLost, named, say, some
 from mpitrain.models.model import buffered
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.restarts import restarted
@@ -132,8 +131,7 @@ class LostRanks:
         if count >= options.least_ranks:
             return replace(options, spare=self._spare)
         if transport.rank == 0:
-            line = f"run.least_ranks is {options.least_ranks}; --resume {run} continues"
-            print(f"mpitrain: {line}", file=sys.stderr, flush=True)
+            say(f"run.least_ranks is {options.least_ranks}; --resume {run} continues")
         return None
 
     def _had(self) -> str:
@@ -146,7 +144,7 @@ class LostRanks:
 
     def _end(self, transport: Transport, how: str) -> None:
         if transport.rank == 0:
-            print(f"mpitrain: {named(self._lost)} died; {how}", file=sys.stderr, flush=True)
+            say(f"{named(self._lost)} died; {how}")
         transport.runtime.abort(1)
 
     @property

@@ -29,7 +29,7 @@ from mpitrain.data import origin
 from mpitrain.data.sharing import ALONE, Sharing
 from mpitrain.device import CPU, Cpu, agree, choose
 from mpitrain.device.phantom import Phantoms
-from mpitrain.errors import BadInput, some
+from mpitrain.errors import BadInput, say, some
 from mpitrain.files import Record, write_below
 from mpitrain.flat import Array
 from mpitrain.models.model import Model, buffered
@@ -60,7 +60,6 @@ from mpitrain.training.context import Session, fresh, teams_of, workers_of
 from mpitrain.training.gradients import Learner, orders_of
 from mpitrain.training.inputs import network_of
 from mpitrain.training.parts import DataSource, Part, held_out, source_of, trained_on
-from mpitrain.training.run_code import say
 from mpitrain.training.user_code import Code
 
 DENSITY = 0.002  # of each gradient, what a phantom sends: docs/simulate.md has what real trainings sent

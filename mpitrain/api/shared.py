@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 import tomllib
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +17,7 @@ from mpitrain.checkpoint.state import MasterNumbers, State, checked
 from mpitrain.config import Config
 from mpitrain.data import origin
 from mpitrain.data.validation import Attributes
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, say
 from mpitrain.files import Record
 from mpitrain.flat import on_host
 from mpitrain.models.model import buffered
@@ -53,7 +52,7 @@ def _verified(run: Path, must: bool) -> Path | None:
     if newest is None and torn:
         raise BadInput(f"{folder}: no whole checkpoint ({torn[0]}); to start afresh, remove the folder")
     for line in torn:
-        print(f"mpitrain: {line}", file=sys.stderr)
+        say(line)
     if newest is not None:
         checkpoint.require_intact(run, newest)
         origin.read(run)

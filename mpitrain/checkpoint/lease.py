@@ -9,7 +9,6 @@ import errno
 import os
 import socket
 import stat
-import sys
 import threading
 import time
 from contextlib import suppress
@@ -18,7 +17,7 @@ from uuid import uuid4
 
 import msgspec
 
-from mpitrain.errors import BadInput, naming
+from mpitrain.errors import BadInput, naming, say
 
 NAME = "in-use.json"
 HEARTBEAT, SILENT = 5.0, 60.0  # seconds between heartbeats; seconds without one after which a remote run counts as dead
@@ -170,7 +169,7 @@ class Lease:
                 if holder.token == self._mine.token:
                     os.utime(NAME, dir_fd=self._open)
                 elif holder.token and not self._over.is_set():
-                    print(f"mpitrain: {self.folder}: lost to another run: {holder}", file=sys.stderr, flush=True)
+                    say(f"{self.folder}: lost to another run: {holder}")
                     os._exit(1)
 
 

@@ -15,7 +15,7 @@ from mpitrain.api.launching import PROGRAM, Heard, Relay, launcher, on_ranks, st
 from mpitrain.api.nodes import Nodes, answering, nodes_of, on_nodes
 from mpitrain.checkpoint import CONFIG, newest
 from mpitrain.checkpoint.files import MANIFEST, order
-from mpitrain.errors import BadInput, named, naming, some
+from mpitrain.errors import BadInput, named, naming, say, some
 from mpitrain.files import Record, make_numbered
 from mpitrain.monitoring.records import records_of
 from mpitrain.monitoring.restarts import restarted
@@ -118,7 +118,7 @@ class Launched:
         """Say and record that the training starts again from a checkpoint of this many samples, and how many later ones
         are trained on a second time."""
         if self._own:
-            print(f"mpitrain: {named(lost) if lost else 'a rank'} was lost (exit status {status})", file=sys.stderr)
+            say(f"{named(lost) if lost else 'a rank'} was lost (exit status {status})")
             return
         failed: Record = next(records_of(self._metrics, "failed"), {}) if self.failed() else {}
         told = failed.get("silent")
@@ -154,7 +154,7 @@ def run(options: argparse.Namespace) -> int:
             status = relay.wait(process, over=work.failed)
             after, lost = work.left(), heard.lost()
             if status == 2 and ranks < options.ranks:  # such as too few for a stage
-                print(f"mpitrain: it does not train on {some(ranks, 'rank')}", file=sys.stderr)
+                say(f"it does not train on {some(ranks, 'rank')}")
                 return STOPPED
             ended = status == 0 and work.ended()
             if relay.asked or ended or status in (2, STOPPED):
@@ -164,7 +164,7 @@ def run(options: argparse.Namespace) -> int:
             in_vain = in_vain + 1 if after.samples <= before.samples else 0
             if in_vain == TRIES:
                 why = f"the last one ended with {status}; see what they said"
-                print(f"mpitrain: {TRIES} starts in a row left no new checkpoint; {why}", file=sys.stderr)
+                say(f"{TRIES} starts in a row left no new checkpoint; {why}")
                 return 1
             work.restart(status, lost, after.samples)
             relay.pause(PAUSE * 5**in_vain)
@@ -178,5 +178,5 @@ def _ranks(wanted: int, nodes: Nodes, there: Nodes, least: Callable[[], int]) ->
     line = f"no answer from {gone}: left out; {ranks} of {some(wanted, 'rank')} can be started"
     if few := ranks < min(wanted, needed := least()):
         line += f"; run.least_ranks is {needed}; the next launch goes on"
-    print(f"mpitrain: {line}", file=sys.stderr, flush=True)
+    say(line)
     return 0 if few else ranks

@@ -2,12 +2,11 @@
 
 import argparse
 import gc
-import sys
 from collections.abc import Callable
 from typing import Any
 
 from mpitrain.api.options import TrainOptions, from_arguments
-from mpitrain.errors import BadInput, Overdue, RankLost
+from mpitrain.errors import BadInput, Overdue, RankLost, say
 from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.enduring import tolerant, world
@@ -24,7 +23,7 @@ def train(options: argparse.Namespace) -> int:
     try:
         transport = Transport(world(), deadline=first_deadline(options.set))
     except RankLost:
-        print("mpitrain: a rank died at the start; the job ends", file=sys.stderr, flush=True)
+        say("a rank died at the start; the job ends")
         PROCESS.abort(1)
         return 1
     status = outlasting(transport, lambda: from_arguments(options), stop)

@@ -56,17 +56,11 @@ CODECS = {
 
 
 class MessageHeader(NamedTuple):
-    """The fields of a message: `step` and `threshold` are those of the sender, `length` is that of the vector.
+    """What a message says of itself: `step` and `threshold` are those of its sender."""
 
-    `bits` are those of an element, one of them its sign.
-    """
-
-    sender: int
     sequence: int
-    length: int
     step: int
     threshold: float
-    bits: int = 1
 
 
 class CorruptMessage(ValueError):
@@ -75,105 +69,6 @@ class CorruptMessage(ValueError):
     def __init__(self, sender: int, what: str) -> None:
         super().__init__(f"message from rank {sender}: {what}")
         self.sender = sender
-
-
-def capacity(length: int, bits: int = 1) -> int:
-    """Bytes that suffice for any message about a vector of `length` elements, for all codecs and densities."""
-    return HEADER + 4 * (2 * -(-length // 32) + 1 + level_form.size(length, bits - 1))
-
-
-def encode(
-    words: Array, header: MessageHeader, codec: str, out: Array, levels: Array = NO_LEVELS, tables: Array = NO_LEVELS
-) -> Array:
-    """Write the message of `words` into `out`, uint8 [≥ capacity(length, bits) + the bytes of `tables`]; return the
-    part of it to send.
-
-    `words` uint32 [elements], ascending by index, and `levels` uint32 [elements], unless of one bit, as written by
-    `accumulate`; `codec` is one of CODECS.
-    """
-    if not header.length <= 2**31 or (words.size and words[-1] & INDEX >= header.length):
-        raise ValueError(f"{words.size} words for a vector of {header.length} elements, which holds at most 2^31")
-    if levels.size != (words.size if header.bits > 1 else 0):
-        raise ValueError(f"{levels.size} levels for {words.size} words of {header.bits} bits")
-    form = CODECS[codec][DENSE * words.size > header.length]
-    k = golomb_rice.parameter(words) if form is Form.GOLOMB_RICE else 0
-    places = _payload_words(form, words, k, header.length)
-    end = places + level_form.size(levels.size, header.bits - 1)
-    size = HEADER + 4 * (end + tables.size)
-    whole = out[HEADER:size].view("<u4")
-    payload = whole[:places]
-    if form is Form.PACKED:
-        payload[:] = words
-    elif form is Form.GOLOMB_RICE:
-        golomb_rice.encode(words, k, payload)
-    else:
-        bitmap.encode(words, header.length, payload)
-    if levels.size:
-        level_form.encode(levels, header.bits - 1, whole[places:end])
-    whole[end:] = tables
-    FIELDS.pack_into(
-        out,
-        0,
-        *(MAGIC, VERSION, form, k, _said(header.bits)),
-        *(header.sender, header.step, header.sequence, header.length, words.size),
-        *(whole.nbytes, header.threshold),
-    )
-    CHECKSUM.pack_into(out, FIELDS.size, _checksum(out[:size]))
-    return out[:size]
-
-
-def decode(
-    message: Array,
-    sender: int,
-    length: int,
-    words: Array,
-    levels: Array = NO_LEVELS,
-    bits: int = 1,
-    tables: Array = NO_LEVELS,
-) -> tuple[MessageHeader, Array]:
-    """The header and the words, ascending by index and below `length`, written into `words`, uint32 [≥ length].
-
-    `message` is uint8, exactly as received from rank `sender`, `length` that of the receiver's vector. Elements are of
-    `bits` bits; if more than one, the words' levels, 1 to `greatest_level(bits)`, are written into `levels`, uint32
-    [≥ length]. `tables` uint32 is filled.
-    Raises CorruptMessage if any bit, length or field differs from what was encoded.
-    """
-    if message.size < HEADER:
-        raise CorruptMessage(sender, f"{message.size} bytes are no message")
-    magic, version, form, k, said, *fields, payload_bytes, threshold = FIELDS.unpack_from(message)
-    rank, step, sequence, vector, elements = fields
-    if (magic, version) != (MAGIC, VERSION):
-        raise CorruptMessage(sender, f"begins with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
-    if message.size != HEADER + payload_bytes:
-        raise CorruptMessage(sender, f"{message.size} bytes, its header says {HEADER + payload_bytes}")
-    if CHECKSUM.unpack_from(message, FIELDS.size)[0] != _checksum(message):
-        raise CorruptMessage(sender, "checksum differs")
-    if rank != sender:
-        raise CorruptMessage(sender, f"says it is from rank {rank}")
-    if vector != length or elements > length:
-        raise CorruptMessage(sender, f"{elements} elements of a vector of {vector}, ours has {length}")
-    if not (1 <= step <= COUNT_MAX and isfinite(threshold) and threshold > 0):
-        raise CorruptMessage(sender, f"step {step}, threshold {threshold}")
-    if said != _said(bits):
-        raise CorruptMessage(sender, f"its byte of bits an element is {said}, not {_said(bits)}")
-    words, tail = words[:elements], 4 * level_form.size(elements, bits - 1)
-    whole = message.size - tables.nbytes
-    end = whole - tail
-    if (
-        payload_bytes % 4
-        or end < HEADER
-        or not _decode_payload(form, message[HEADER:end].view("<u4"), k, length, words)
-    ):
-        raise CorruptMessage(sender, f"payload is not {elements} ascending indices in form {form}")
-    if tail and not level_form.decode(message[end:whole].view("<u4"), bits - 1, levels[:elements]):
-        raise CorruptMessage(sender, f"payload does not end with {elements} levels of {bits} bits")
-    tables[:] = message[whole:].view("<u4")
-    return MessageHeader(rank, sequence, vector, step, threshold, bits), words
-
-
-def _said(bits: int) -> int:
-    """What the header says of them: messages of one bit are older than the others."""
-    return 0 if bits == 1 else bits
 
 
 def _payload_words(form: Form, words: Array, k: int, length: int) -> int:
@@ -216,7 +111,8 @@ def _checksum(message: Array) -> int:
 class WireForm:
     """Messages about a vector of `length` elements, of `bits` bits each, in a codec's forms; and memory for one.
 
-    Tensors with tables of levels begin at `starts` int64 [tensors], the first at 0, if there are any.
+    `codec` is one of CODECS. Tensors with tables of levels begin at `starts` int64 [tensors], the first at 0, if there
+    are any.
     """
 
     def __init__(self, length: int, bits: int, codec: str, starts: Array = NO_STARTS) -> None:
@@ -227,27 +123,98 @@ class WireForm:
 
     @property
     def capacity(self) -> int:
-        """Bytes that suffice for any message."""
-        return capacity(self.length, self.bits) + self._tables.nbytes
+        """Bytes that suffice for any message, for all codecs and densities."""
+        words = 2 * -(-self.length // 32) + 1 + level_form.size(self.length, self.bits - 1)
+        return HEADER + 4 * (words + self._tables.size)
 
     def encode(self, entries: Entries, sender: int, sequence: int, step: int, threshold: float, out: Array) -> Array:
-        """See `encode`."""
-        header = MessageHeader(sender, sequence, self.length, step, threshold, self.bits)
+        """Write the message of `entries` into `out`, uint8 [≥ capacity]; return the part of it to send.
+
+        The words ascend by index, as written by `accumulate`.
+        """
+        words, tables = entries.words, entries.tables
         levels = entries.codes if self.starts.size else entries.levels
-        return encode(entries.words, header, self.codec, out, levels, entries.tables)
+        if not self.length <= 2**31 or (words.size and words[-1] & INDEX >= self.length):
+            raise ValueError(f"{words.size} words for a vector of {self.length} elements, which holds at most 2^31")
+        if levels.size != (words.size if self.bits > 1 else 0):
+            raise ValueError(f"{levels.size} levels for {words.size} words of {self.bits} bits")
+        form = CODECS[self.codec][DENSE * words.size > self.length]
+        k = golomb_rice.parameter(words) if form is Form.GOLOMB_RICE else 0
+        places = _payload_words(form, words, k, self.length)
+        end = places + level_form.size(levels.size, self.bits - 1)
+        size = HEADER + 4 * (end + tables.size)
+        whole = out[HEADER:size].view("<u4")
+        payload = whole[:places]
+        if form is Form.PACKED:
+            payload[:] = words
+        elif form is Form.GOLOMB_RICE:
+            golomb_rice.encode(words, k, payload)
+        else:
+            bitmap.encode(words, self.length, payload)
+        if levels.size:
+            level_form.encode(levels, self.bits - 1, whole[places:end])
+        whole[end:] = tables
+        FIELDS.pack_into(
+            out,
+            0,
+            *(MAGIC, VERSION, form, k, self._said),
+            *(sender, step, sequence, self.length, words.size),
+            *(whole.nbytes, threshold),
+        )
+        CHECKSUM.pack_into(out, FIELDS.size, _checksum(out[:size]))
+        return out[:size]
 
     def decode(self, message: Array, sender: int) -> tuple[MessageHeader, Entries]:
-        """See `decode`; the entries, with their levels from the tables, are valid until the next call."""
-        header, words = decode(message, sender, self.length, self._words, self._levels, self.bits, self._tables)
-        levels = self._levels[: words.size]
+        """The header and the entries, ascending by index and below `length`, valid until the next call.
+
+        `message` is uint8, exactly as received from rank `sender`. Levels are 1 to `greatest_level(bits)`, or those of
+        its tables.
+        Raises CorruptMessage if any bit, length or field differs from what was encoded.
+        """
+        if message.size < HEADER:
+            raise CorruptMessage(sender, f"{message.size} bytes are no message")
+        magic, version, form, k, said, *fields, payload_bytes, threshold = FIELDS.unpack_from(message)
+        rank, step, sequence, vector, elements = fields
+        if (magic, version) != (MAGIC, VERSION):
+            raise CorruptMessage(sender, f"begins with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
+        if message.size != HEADER + payload_bytes:
+            raise CorruptMessage(sender, f"{message.size} bytes, its header says {HEADER + payload_bytes}")
+        if CHECKSUM.unpack_from(message, FIELDS.size)[0] != _checksum(message):
+            raise CorruptMessage(sender, "checksum differs")
+        if rank != sender:
+            raise CorruptMessage(sender, f"says it is from rank {rank}")
+        if vector != self.length or elements > self.length:
+            raise CorruptMessage(sender, f"{elements} elements of a vector of {vector}, ours has {self.length}")
+        if not (1 <= step <= COUNT_MAX and isfinite(threshold) and threshold > 0):
+            raise CorruptMessage(sender, f"step {step}, threshold {threshold}")
+        if said != self._said:
+            raise CorruptMessage(sender, f"its byte of bits an element is {said}, not {self._said}")
+        words, tail = self._words[:elements], 4 * level_form.size(elements, self.bits - 1)
+        levels = self._levels[:elements]
+        whole = message.size - self._tables.nbytes
+        end = whole - tail
+        if (
+            payload_bytes % 4
+            or end < HEADER
+            or not _decode_payload(form, message[HEADER:end].view("<u4"), k, self.length, words)
+        ):
+            raise CorruptMessage(sender, f"payload is not {elements} ascending indices in form {form}")
+        if tail and not level_form.decode(message[end:whole].view("<u4"), self.bits - 1, levels):
+            raise CorruptMessage(sender, f"payload does not end with {elements} levels of {self.bits} bits")
         if self.starts.size:
+            self._tables[:] = message[whole:].view("<u4")
             levels = self._tables[self.places(words & INDEX, levels)]
             if not ((levels > 0) & (levels <= COUNT_MAX)).all():
                 raise CorruptMessage(sender, "a level of its tables is out of range")
-        return header, Entries(words, levels)
+        return MessageHeader(sequence, step, threshold), Entries(words, levels)
 
     def places(self, indices: Array, codes: Array) -> Array:
         """Where in the tables the levels of elements are: int64 [k]."""
         tensors = np.searchsorted(self.starts, indices, side="right") - 1
         codes = codes.astype(np.int64) - 1 if codes.size else 0
         return tensors * greatest_level(self.bits) + codes
+
+    @property
+    def _said(self) -> int:
+        """What the header says of the bits: messages of one bit are older than the others."""
+        return 0 if self.bits == 1 else self.bits

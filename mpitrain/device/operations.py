@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from mpitrain.algorithms import averaging, server
+from mpitrain.algorithms import averaging
 from mpitrain.algorithms.optimizers import adamw, sgd
 from mpitrain.compression.residual import INDEX, NO_LEVELS
 from mpitrain.device.products import Products
@@ -38,7 +38,6 @@ class Operations(Kernels):
             sgd.krizhevsky: _without_scratch(self.krizhevsky),
             sgd.look_ahead: self.look_ahead,
             adamw.adamw: _without_scratch(self.adamw),
-            server.update: _without_scratch(self.server_update),
             sgd.mdownpour: _without_scratch(self.mdownpour),
             averaging.moving_average: _without_scratch(self.moving_average),
         }

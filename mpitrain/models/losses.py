@@ -14,7 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from mpitrain.flat import Array
-from mpitrain.models.layers.sigmoid import sigmoid
+from mpitrain.models.layers.sigmoid import bias_sigmoid
 from mpitrain.models.workspace import Workspace
 
 #: The function of the outputs.
@@ -111,7 +111,7 @@ def logistic_gradient(z: Array, targets: Array, losses: Array) -> None:
     """Like `logistic_loss`; z ← (1/(1 + exp(−z)) − one-hot)/n."""
     outputs = z.copy()
     logistic_loss(outputs, targets, losses)
-    sigmoid(z)
+    bias_sigmoid(z, None)
     z[np.arange(len(z)), targets] -= 1
     np.multiply(z, 1 / len(z), out=z)
 
@@ -126,7 +126,7 @@ def logistic_part(
     np.log1p(np.exp(soft, out=soft), out=soft)
     loss = float(soft.sum(dtype=np.float64)) - float(z[chosen].sum(dtype=np.float64))
     loss += float(np.maximum(z, 0, out=soft).sum(dtype=np.float64))
-    workspace.kernel(sigmoid)(z)
+    workspace.kernel(bias_sigmoid)(z, None)
     z[chosen] -= 1
     np.multiply(z, scale, out=z)
     return loss

@@ -1,12 +1,11 @@
 """What is said and recorded where a training has lost ranks and goes on, in new processes or in those that are left;
 what was recorded before one goes on."""
 
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from mpitrain.errors import BadInput, named
+from mpitrain.errors import BadInput, named, say
 from mpitrain.files import Record
 from mpitrain.monitoring.records import Metrics, records_of
 
@@ -22,7 +21,7 @@ def restarted(metrics: Path, lost: Sequence[int], how: str, samples: int, reache
     again = f"; at least {reached - samples:,} samples are trained again" if reached > samples else ""
     where = f"goes on after {samples:,} samples" if samples else "begins anew: there is no checkpoint yet"
     text = f"{who} ({how}); the training {where}{again}"
-    print(f"mpitrain: {text}", file=sys.stderr, flush=True)
+    say(text)
     pairs = [[rank, reached] for rank in lost]
     with suppress(BadInput, OSError):
         metrics.parent.mkdir(parents=True, exist_ok=True)

@@ -1,11 +1,10 @@
 """How ranks meet bad input together: one of them says why, all leave with the same status, none hangs."""
 
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import TypeVar
 
-from mpitrain.errors import BadInput, Overdue, RankLost, TrainingFailed, WireError, printable
+from mpitrain.errors import BadInput, Overdue, RankLost, TrainingFailed, WireError, printable, say
 from mpitrain.mpi import Transport
 from mpitrain.mpi.enduring import EnduringCommunicator
 from mpitrain.mpi.process import PRINTING, abort_on_exception
@@ -45,7 +44,7 @@ def _status(transport: Transport, action: Callable[[], int]) -> int:
             _end(transport, str(error), 2, ALONE * min(transport.rank, 4))
             return 2
         if error.spoken_here:
-            print(f"mpitrain: {error}", file=sys.stderr, flush=True)
+            say(error)
         transport.barrier("the line about bad input")
         return 2
 
@@ -97,6 +96,6 @@ def _end(transport: Transport, line: str, status: int, later: float) -> None:
     """Say why and end the job. Where several ranks see the same fault, the first is given the time to say it alone;
     this one comes this many seconds `later`."""
     transport.sleep(later)
-    print(f"mpitrain: {printable(line)}", file=sys.stderr, flush=True)
+    say(line)
     if transport.size > 1:
         transport.runtime.abort(status)

@@ -1,7 +1,6 @@
 """Whether the MPI library takes buffers in GPU memory."""
 
 import ctypes
-from collections.abc import Callable
 
 from mpitrain.mpi.launcher import MPI
 
@@ -13,15 +12,8 @@ def cuda_aware(wanted: str = "auto") -> tuple[bool, str]:
     kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds") or ""
     if "cuda" in kinds:
         return True, f"mpi_memory_alloc_kinds = {kinds}"
-    query = _cuda_query()
-    if query is None:
+    try:  # of Open MPI and MPICH, which mpi4py does not have: looked for in the library that it is bound to
+        query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
+    except (OSError, AttributeError):
         return False, "the library names no CUDA memory"
     return bool(query()), f"MPIX_Query_cuda_support() = {query()}"
-
-
-def _cuda_query() -> Callable[[], int] | None:
-    """MPIX_Query_cuda_support of Open MPI and MPICH, which mpi4py does not have; None where the library has it not."""
-    try:
-        return ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support  # looked for in the library that mpi4py is bound to
-    except (OSError, AttributeError):
-        return None

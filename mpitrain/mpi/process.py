@@ -19,7 +19,7 @@ from math import inf
 from types import TracebackType
 from typing import TypeVar, cast
 
-from mpitrain.errors import BadInput, Overdue
+from mpitrain.errors import BadInput, Overdue, say
 from mpitrain.mpi import segments
 from mpitrain.mpi.communicator import Communicator, Pace, Runtime, Window
 from mpitrain.mpi.heartbeats import PROBES
@@ -156,8 +156,7 @@ class _Refusing:
             self._before(kind, error, trace)
             return
         if error.spoken_here:
-            sys.stderr.write(f"mpitrain: {error}\n")
-            sys.stderr.flush()
+            say(error)
         raise SystemExit(2)
 
 

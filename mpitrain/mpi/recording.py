@@ -1,7 +1,6 @@
 """Recording the order of a rank's events in the run folder, `run.record_order`."""
 
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
@@ -9,7 +8,7 @@ from uuid import uuid4
 
 import xxhash
 
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, say
 from mpitrain.flat import Array
 from mpitrain.mpi.agreement import agreed
 from mpitrain.mpi.launcher import BufSpec
@@ -91,5 +90,4 @@ class EventRecorder(Witness):
                 write(self._writer)
         except BadInput as error:
             self._writer = None
-            line = f"{error}; the training goes on without the record of its events"
-            print(f"mpitrain: {line}", file=sys.stderr, flush=True)
+            say(f"{error}; the training goes on without the record of its events")

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import re
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,7 @@ import numpy as np
 import tomli_w
 from threadpoolctl import threadpool_limits
 
-from mpitrain.algorithms.server import update
+from mpitrain.algorithms.optimizers.sgd import classical
 from mpitrain.api.computing import chosen
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.setup import prepare
@@ -26,7 +25,7 @@ from mpitrain.compression.message import WireForm
 from mpitrain.compression.residual import Entries
 from mpitrain.config import Config
 from mpitrain.device import CPU
-from mpitrain.errors import BadInput, some
+from mpitrain.errors import BadInput, say, some
 from mpitrain.files import write_whole
 from mpitrain.flat import Array, block_slices, scratch_for
 from mpitrain.models.model import Model
@@ -103,7 +102,8 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     agreed(transport, lambda: None if transport.rank else write_whole(path, text), "the file")
     if transport.rank == 0:
         print(text, end="")
-        print("".join(f"mpitrain: warning: {line}\n" for line in busy), end="", file=sys.stderr)
+        for warning in busy:
+            say(f"warning: {warning}")
     return 0
 
 
@@ -187,14 +187,14 @@ def _work(config: Config, corpus: Part, network: Model) -> dict[str, float]:
     """Seconds for a byte of a server's update, of a pass that copies or checks, of one that chooses entries, and of the
     entries themselves; of an evaluation, for a sample."""
     theta = network.initial(config.training.seed, config.training.dtype)
-    parts, scratch, rule = list(block_slices(slice(0, theta.size))), scratch_for(theta), CPU.fast(update)
+    parts, scratch, rule = list(block_slices(slice(0, theta.size))), scratch_for(theta), CPU.fast(classical)
     count = min(-(-CACHES // (3 * theta.nbytes)), MOST)
     sets = cycle([np.ones((3, theta.size), theta.dtype) for _ in range(count)])
 
     def updates() -> None:
         x, velocity, gradient = next(sets)
         for b in parts:
-            rule(x[b], velocity[b], gradient[b], scratch[: b.stop - b.start], eta=0.0, mu=0.9, alpha=1.0)
+            rule(x[b], velocity[b], gradient[b], scratch[: b.stop - b.start], eta=0.0, mu=0.9)
 
     def passes() -> None:
         x, velocity, _ = next(sets)

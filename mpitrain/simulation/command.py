@@ -5,7 +5,6 @@
 
 import argparse
 import gc
-import sys
 import tomllib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -19,7 +18,7 @@ from mpitrain.api.clusters import find
 from mpitrain.api.options import TrainOptions, from_arguments
 from mpitrain.api.train import train_on
 from mpitrain.config import Config
-from mpitrain.errors import BadInput, Overdue, some
+from mpitrain.errors import BadInput, Overdue, say, some
 from mpitrain.mpi.agreement import alone
 from mpitrain.mpi.order import Order
 from mpitrain.signals import Stop
@@ -73,10 +72,10 @@ def _status(job: Job[int], options: TrainOptions, requests: Sequence[Stop], stuc
     except Aborted as error:
         return error.status
     except Overdue as error:  # a rank that never started
-        print(f"mpitrain: {error}", file=sys.stderr)
+        say(error)
         return 1
     except Deadlock as error:
-        print(f"mpitrain: {stuck}: {error}", file=sys.stderr)
+        say(f"{stuck}: {error}")
         return 1
 
 
@@ -140,8 +139,7 @@ def _compared(orders: list[Order], status: int, parameters: str) -> int:
     """The exit status, after a line that says whether the parameters are the recorded ones."""
     first, events = orders[0], sum(order.end.events for order in orders)
     if (parameters, status) != (first.end.parameters, first.end.reason):
-        line = f"{first.path}: the parameters after the same {events:,} events differ ({first.header.by})"
-        print(f"mpitrain: {line}", file=sys.stderr)
+        say(f"{first.path}: the parameters after the same {events:,} events differ ({first.header.by})")
         return 1
     ranks = some(len(orders), "rank")
     print(f"{events:,} events of {ranks} repeated: the parameters are the recorded ones, to the bit")

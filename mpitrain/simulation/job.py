@@ -1,6 +1,5 @@
 """A simulated job: as many ranks as wanted, each with a transport of its own, in one process."""
 
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
@@ -8,6 +7,7 @@ from math import inf
 from types import MappingProxyType
 from typing import Any, Generic, TypeVar, cast
 
+from mpitrain.errors import say
 from mpitrain.mpi import Transport
 from mpitrain.mpi import communicator as interface
 from mpitrain.mpi.watchdog import outlasted
@@ -135,7 +135,7 @@ class SimulatedRank(interface.Runtime):
         try:
             yield
         except Late:
-            print(f"mpitrain: {outlasted(self._rank, call, deadline, self.deadline_key)}", file=sys.stderr)
+            say(outlasted(self._rank, call, deadline, self.deadline_key))
             self.abort(1)
         finally:
             self._scheduler.limit(self._rank, inf)

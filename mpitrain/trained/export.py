@@ -4,7 +4,6 @@ import argparse
 import hashlib
 import io
 import json
-import sys
 from collections.abc import Callable
 
 import msgspec
@@ -12,7 +11,7 @@ import numpy as np
 
 from mpitrain import __version__
 from mpitrain import config as configuration
-from mpitrain.errors import BadInput, TrainingFailed, first_line, library
+from mpitrain.errors import BadInput, TrainingFailed, first_line, library, say
 from mpitrain.files import write_whole
 from mpitrain.flat import Array
 from mpitrain.models.network import Network
@@ -35,7 +34,7 @@ def export(options: argparse.Namespace) -> int:
     try:
         content, said = WRITERS[options.format](model, options)
     except TrainingFailed as failure:
-        print(f"mpitrain: {failure}", file=sys.stderr)
+        say(failure)
         return 1
     write_whole(path, content)
     print(f"{path}: checkpoint {model.checkpoint.name}, {model.network.layout.size:,} parameters{said}")

@@ -1,7 +1,6 @@
 """A trained network, read from its run folder."""
 
 import argparse
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,7 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.data.normalising import of_pixels
 from mpitrain.data.normalising import stored as moments_stored
 from mpitrain.data.origin import Origin
-from mpitrain.errors import BadInput, printable
+from mpitrain.errors import BadInput, printable, say
 from mpitrain.flat import Array, parameters_sha256
 from mpitrain.models import model as models
 from mpitrain.models.model import Buffered, buffered
@@ -108,7 +107,7 @@ def find(run: Path, name: str | None = None, quiet: bool = False) -> tuple[Path,
         raise BadInput(f"{run}: not a run folder, it has no config.toml")
     found, skipped = checkpoint.find(run / "checkpoints", name)
     for line in () if quiet else skipped:
-        print(f"mpitrain: {line}", file=sys.stderr)
+        say(line)
     checkpoint.require_intact(run, found)
     return found, configuration.load(found / checkpoint.CONFIG, [])
 

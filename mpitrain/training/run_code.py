@@ -10,7 +10,6 @@ What is executed on account of a run folder is said before. The folder of anothe
 import json
 import os
 import pwd
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,7 +17,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from mpitrain.checkpoint import CONFIG
-from mpitrain.errors import BadInput, naming, printable, reason
+from mpitrain.errors import BadInput, naming, reason, say
 from mpitrain.files import read_whole
 from mpitrain.training import sources, user_code
 from mpitrain.training.sources import Sources
@@ -66,11 +65,6 @@ class RunFolder:
     def at(cls, run: Path, checkpoint: Path, trust: bool = False, new_code: bool = False) -> "RunFolder":
         """That of a checkpoint."""
         return cls(run, checkpoint / CONFIG, checkpoint, trust, new_code)
-
-
-def say(line: str) -> None:
-    """Tell the user something on standard error."""
-    print(f"mpitrain: {printable(line)}", file=sys.stderr, flush=True)
 
 
 def choose(specs: Mapping[str, str], run: RunFolder | None) -> dict[str, Code]:

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from mpitrain import __version__
 from mpitrain.config import Config
-from mpitrain.errors import BadInput, reason
+from mpitrain.errors import BadInput, reason, say
 from mpitrain.files import checksum, read_whole, sealed_json, unsealed_json, write_whole
 from mpitrain.flat import Array
 from mpitrain.models.model import Consumer, Model
@@ -27,7 +27,7 @@ from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
 from mpitrain.start import processor, users_cache
 from mpitrain.training.inputs import network_of
-from mpitrain.training.run_code import say, sums
+from mpitrain.training.run_code import sums
 from mpitrain.training.user_code import Code
 
 SECONDS, ROUNDS = 2.0, 9  # of all steps together, and how often each is timed, at most

@@ -3,21 +3,22 @@
 import numpy as np
 import pytest
 
-from mpitrain.algorithms import downpour
-from mpitrain.algorithms.optimizers import sgd
+from mpitrain.algorithms.downpour import DownpourWorker
+from mpitrain.algorithms.optimizers import Sgd, sgd
+
+WHOLE = slice(None)
 
 
 def test_one_worker_and_period_one_is_sgd() -> None:
     rng = np.random.default_rng(1)
-    centre, theta, x = np.ones((3, 100), np.float32)
-    v, scratch = np.zeros((2, 100), np.float32)
-    for _ in range(50):
-        downpour.push(centre, v)
-        downpour.pull(x, v, centre)
+    centre, theta = np.ones((2, 100), np.float32)
+    worker, scratch = DownpourWorker(centre, Sgd()), np.empty(100, np.float32)
+    for t in range(50):
+        centre += worker.exchange(WHOLE, centre.copy(), t)
         noise = rng.normal(size=100).astype(np.float32)
-        downpour.step(x, v, np.float32(-0.1) * (x + noise))
+        worker.step(WHOLE, worker.x + noise, 0.1, t, True)
         sgd.sgd(theta, theta + noise, scratch, eta=0.1)
-    downpour.push(centre, v)
+    centre += worker.pending(WHOLE)
     assert centre.tobytes() == theta.tobytes()
 
 
@@ -25,13 +26,13 @@ def test_one_worker_and_period_one_is_sgd() -> None:
 def test_the_centre_receives_every_step_once(period: int) -> None:
     """With gradients that do not depend on x: x̃ = x₀ − ηΣg over all workers and steps, whatever τ."""
     g = np.random.default_rng(2).normal(size=(10, 3, 20))
-    centre, x, v = np.zeros(20), np.zeros((3, 20)), np.zeros((3, 20))
+    centre = np.zeros(20)
+    workers = [DownpourWorker(centre, Sgd()) for _ in range(3)]
     for t in range(10):
-        for i in range(3):
+        for i, worker in enumerate(workers):
             if t % period == 0:
-                downpour.push(centre, v[i])
-                downpour.pull(x[i], v[i], centre)
-            downpour.step(x[i], v[i], -0.1 * g[t, i])
-    for pending in v:
-        downpour.push(centre, pending)
+                centre += worker.exchange(WHOLE, centre.copy(), t)
+            worker.step(WHOLE, g[t, i], 0.1, t, t % period == 0)
+    for worker in workers:
+        centre += worker.pending(WHOLE)
     np.testing.assert_allclose(centre, -0.1 * g.sum(axis=(0, 1)), atol=1e-13)

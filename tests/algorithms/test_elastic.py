@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.algorithms import elastic
+from mpitrain.algorithms import averaging, elastic
 from mpitrain.algorithms.elastic import Easgd
 from mpitrain.algorithms.optimizers import sgd
 from mpitrain.flat import Array
@@ -62,7 +62,7 @@ def test_synchronous_equals_the_equations(delta: float) -> None:
         V = delta * V - ETA * G
         X, C = X + V - alpha * (X - C), (1 - P * alpha) * C + P * alpha * (1 / P) * X.sum(axis=0)
         g, mean, old = x + delta * v + n, x.mean(axis=0), centre.copy()
-        elastic.synchronous_centre(centre, mean, scratch, beta=P * alpha)
+        averaging.moving_average(centre, mean, scratch, rate=P * alpha)
         for i in range(P):
             elastic.elastic_difference(d, x[i], old, alpha=alpha)
             elastic.give_up(x[i], d)

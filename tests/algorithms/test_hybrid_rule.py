@@ -40,4 +40,4 @@ def test_theory_for_small_decay_is_sqrt_k_omega() -> None:
 
 
 def test_practice_scales_the_rate_alone() -> None:
-    assert hybrid.scaled_in_practice(0.01, 5e-4, 8) == (0.08, 5e-4)
+    assert Hybrid(base_batch=16).scaled(0.01, 5e-4, 128) == (0.08, 5e-4)

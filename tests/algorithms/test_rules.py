@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.algorithms import admm, averaging, downpour, elastic, server, staleness
+from mpitrain.algorithms import admm, averaging, elastic, staleness
 from mpitrain.algorithms.optimizers import sgd
 from mpitrain.flat import Array, blocks
 
@@ -33,16 +33,11 @@ RULES = [
     case(sgd.classical, "theta v g scratch", "theta v scratch", eta=0.1, mu=0.9),
     case(sgd.krizhevsky, "w inc g scratch", "w inc scratch", eta=0.1, mu=0.9, decay=5e-4),
     case(averaging.moving_average, "z theta scratch", "z scratch", rate=0.001),
-    case(server.update, "theta v gradient scratch", "theta v scratch", eta=0.1, mu=0.9, alpha=0.9),
     case(sgd.mdownpour, "y v g scratch", "y v scratch", eta=0.1, delta=0.9),
     case(staleness.penalise, "g now then squares out scratch", "squares out scratch", unit=0.1),
     case(elastic.elastic_difference, "d x centre", "d", alpha=0.3),
     case(elastic.move_centre, "centre d", "centre"),
     case(elastic.give_up, "x d", "x"),
-    case(elastic.synchronous_centre, "centre mean scratch", "centre scratch", beta=0.9),
-    case(downpour.push, "centre v", "centre"),
-    case(downpour.pull, "x v centre", "x v"),
-    case(downpour.step, "x v u", "x v"),
     case(admm.dual_ascent, "lam x centre scratch", "lam scratch"),
     case(admm.step, "x u lam centre scratch", "x scratch", eta=0.1, rho=1.5),
     case(admm.centre_move, "d contribution x lam scratch", "d contribution scratch", workers=4),
@@ -162,9 +157,7 @@ def admm_alone(x: Array, steps: int) -> Array:
         pytest.param(sequential(sgd.classical, 0.0, eta=0.1, mu=0.5), id="classical"),
         pytest.param(sequential(sgd.classical, 0.5, eta=0.1, mu=0.5), id="nesterov"),
         pytest.param(sequential(sgd.krizhevsky, 0.0, eta=0.1, mu=0.5, decay=5e-4), id="krizhevsky"),
-        pytest.param(sequential(server.update, 0.0, eta=0.1, mu=0.5, alpha=0.9), id="server"),
-        pytest.param(sequential(downpour.mdownpour, 0.0, eta=0.1, delta=0.5), id="mdownpour"),
-        pytest.param(sequential(lambda x, v, g, s: downpour.step(x, v, -0.1 * g), 0.0), id="downpour"),
+        pytest.param(sequential(sgd.mdownpour, 0.0, eta=0.1, delta=0.5), id="mdownpour"),
         pytest.param(elastic_alone, id="eamsgd"),
         pytest.param(admm_alone, id="admm"),
     ],

@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import server
-from mpitrain.algorithms.optimizers import sgd
+from mpitrain.algorithms.optimizers import plain, sgd
+from mpitrain.algorithms.roles import Merge
 
 
 def test_hand_computed_messages() -> None:
@@ -17,12 +18,12 @@ def test_hand_computed_messages() -> None:
     i=4 (2, 4): α=1    v = −1/4 − 1/2 = −3/4      Θ = 2.75
     """
     theta, v, scratch = np.array([10.0], np.float32), np.zeros(1, np.float32), np.empty(1, np.float32)
-    seen = []
+    rule, seen = server.ServerRule(0.5, 0.5, plain), []
     for i, (gradient, j) in enumerate([(8, 0), (8, 0), (16, 0), (-4, 2), (2, 4)]):
-        alpha = server.decay(i, j, 0.5)
-        server.update(theta, v, np.array([gradient], np.float32), scratch, eta=0.25, mu=0.5, alpha=alpha)
-        seen.append((alpha, float(v[0]), float(theta[0])))
-    assert seen == [(1, -2, 8), (0.5, -2, 6), (0.25, -2, 4), (0.5, -0.5, 3.5), (1, -0.75, 2.75)]
+        at = Merge(0.25, i - j, i)
+        rule.merge({"theta": theta, "velocity": v}, np.array([gradient], np.float32), scratch, at)
+        seen.append((float(v[0]), float(theta[0])))
+    assert seen == [(-2, 8), (-2, 6), (-2, 4), (-0.5, 3.5), (-0.75, 2.75)]
 
 
 def test_decay_counts_from_the_workers_index() -> None:
@@ -33,16 +34,11 @@ def test_decay_counts_from_the_workers_index() -> None:
         server.decay(7, 8, 0.9)
 
 
-def test_momentum_needs_a_velocity() -> None:
-    with pytest.raises(ValueError, match="velocity"):
-        server.update(np.ones(1), None, np.ones(1), np.ones(1), eta=0.1, mu=0.9, alpha=1.0)
-
-
 def test_velocity_is_kept_while_momentum_is_zero() -> None:
     """Momentum may depend on i: a schedule that starts at 0 finds the last step in v."""
-    theta, v, scratch = np.array([0.0]), np.array([5.0]), np.empty(1)
-    server.update(theta, v, np.array([8.0]), scratch, eta=0.25, mu=0.0, alpha=1.0)
-    server.update(theta, v, np.array([8.0]), scratch, eta=0.25, mu=0.5, alpha=1.0)
+    theta, v, scratch, rule = np.array([0.0]), np.array([5.0]), np.empty(1), server.ServerRule(0.9, 1.0, plain)
+    for mu in (0.0, 0.5):
+        rule.merge({"theta": theta, "velocity": v}, np.array([8.0]), scratch, Merge(0.25, 0, 0, momentum=mu))
     assert (v[0], theta[0]) == (-3.0, -5.0)
 
 
@@ -54,7 +50,7 @@ def test_the_sum_of_local_gradients_moves_the_server_as_far_as_the_worker() -> N
         g = worker - rng.normal(size=50)
         total += g
         sgd.sgd(worker, g, scratch, eta=0.1)
-    server.update(theta, None, total, scratch, eta=0.1, mu=0.0, alpha=1.0)
+    server.ServerRule(0.0, 1.0, plain).merge({"theta": theta}, total, scratch, Merge(0.1, 0, 0))
     np.testing.assert_allclose(theta, worker, atol=1e-15)
 
 

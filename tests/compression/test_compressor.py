@@ -70,8 +70,7 @@ def test_a_message_says_what_was_sent(make: Make, bits: int, codec: str) -> None
         out = np.empty(wire.capacity, np.uint8)
         message = wire.encode(entries, 3, 7, compressor.step, compressor.threshold, out)
         header, decoded = wire.decode(message, 3)
-        assert (header.sender, header.sequence, header.length, header.bits) == (3, 7, SIZE, bits)
-        assert (header.step, header.threshold) == (compressor.step, compressor.threshold)
+        assert header == (7, compressor.step, compressor.threshold)
         assert decoded.words.tolist() == entries.words.tolist() and decoded.levels.tolist() == entries.levels.tolist()
         message[message.size // 2] ^= 1
         with pytest.raises(CorruptMessage, match="rank 3"):

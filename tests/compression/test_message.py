@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpitrain.compression import message
-from mpitrain.compression.message import CODECS, HEADER, CorruptMessage, Form, MessageHeader, capacity, decode, encode
-from mpitrain.compression.residual import INDEX, NO_LEVELS
+from mpitrain.compression.message import CODECS, HEADER, CorruptMessage, Form, MessageHeader, WireForm
+from mpitrain.compression.residual import INDEX, NO_LEVELS, Entries
 from mpitrain.compression.thresholds import greatest_level
 
 MORE = (2, 4, 32)  # bits an element with levels
@@ -48,11 +48,19 @@ def sparse(draw):
     return length, with_signs(sorted(indices), draw(st.integers(0, 9)))
 
 
-def encoded(words, length, codec, *, sender=3, bits=1):
-    """A message in a buffer of its own, no larger than needed for a long vector's few words."""
-    header = MessageHeader(sender, sequence=2**40, length=length, step=12345, threshold=0.75, bits=bits)
-    room = capacity(length, bits) if length <= BITMAP_LIMIT else HEADER + 12 * words.size + 4096
-    return header, encode(words, header, codec, np.full(room, 0xAA, np.uint8), some_levels(words.size, bits))
+def wire(length, bits=1, codec="packed", elements=4096):
+    """The form of messages about a vector of `length`, with memory for so many elements only."""
+    form = WireForm(min(length, elements), bits, codec)
+    form.length = length
+    return form
+
+
+def encoded(words, length, codec, *, bits=1, **changes):
+    """A message of rank 3 in a buffer of its own, no larger than needed for a long vector's few words."""
+    header, form = MessageHeader(2**40, step=12345, threshold=0.75)._replace(**changes), wire(length, bits, codec)
+    room = form.capacity if length <= BITMAP_LIMIT else HEADER + 12 * words.size + 4096
+    entries = Entries(words, some_levels(words.size, bits))
+    return header, form.encode(entries, 3, *header, np.full(room, 0xAA, np.uint8))
 
 
 def some_levels(count, bits):
@@ -63,15 +71,10 @@ def some_levels(count, bits):
     return levels if bits > 1 else NO_LEVELS
 
 
-def decoded(data, length, *, sender=3, elements=4096):
-    return decode(data, sender, length, np.full(min(length, elements), 0xAAAAAAAA, np.uint32))
-
-
-def decoded_levels(data, length, bits):
+def decoded(data, length, *, sender=3, bits=1, elements=4096):
     """The header, the words and their levels."""
-    words, levels = np.full((2, length), 0xAAAAAAAA, np.uint32)
-    header, words = decode(data, 3, length, words, levels, bits)
-    return header, words.tolist(), levels[: words.size].tolist()
+    header, entries = wire(length, bits, elements=elements).decode(data, sender)
+    return header, entries.words.tolist(), entries.levels.tolist()
 
 
 def reseal(data):
@@ -86,8 +89,7 @@ def test_adversarial_indices_come_back(codec, name):
     length, indices = ADVERSARIAL[name]
     words = with_signs(list(indices))
     header, data = encoded(words, length, codec)
-    header_back, words_back = decoded(data, length)
-    assert header_back == header and words_back.tolist() == words.tolist()
+    assert decoded(data, length) == (header, words.tolist(), [])
 
 
 @given(sparse(), st.sampled_from(list(CODECS)))
@@ -96,8 +98,7 @@ def test_words_come_back(case, codec):
     if CODECS[codec][16 * words.size > length] is Form.BITMAP and length > BITMAP_LIMIT:
         return
     header, data = encoded(words, length, codec)
-    header_back, words_back = decoded(data, length)
-    assert header_back == header and words_back.tolist() == words.tolist()
+    assert decoded(data, length) == (header, words.tolist(), [])
 
 
 @pytest.mark.parametrize("density", [0.0, 0.01, 1 / 17, 1 / 15, 0.3, 0.6, 0.99, 1.0])
@@ -106,8 +107,8 @@ def test_any_message_fits_the_capacity(codec, density):
     length = 10_007
     words = with_signs(np.flatnonzero(np.random.default_rng(5).random(length) < density))
     _, data = encoded(words, length, codec)
-    assert data.size <= capacity(length)
-    assert decoded(data, length, elements=length)[1].tolist() == words.tolist()
+    assert data.size <= wire(length).capacity
+    assert decoded(data, length, elements=length)[1] == words.tolist()
 
 
 def test_forms_by_codec_and_density():
@@ -118,7 +119,7 @@ def test_forms_by_codec_and_density():
 
 def test_packed_message_by_hand():
     words = np.array([7, 0x80000009], np.uint32)
-    data = encode(words, MessageHeader(2, 5, 1000, 64, 4.0), "packed", np.empty(capacity(1000), np.uint8))
+    data = wire(1000).encode(Entries(words), 2, 5, 64, 4.0, np.empty(wire(1000).capacity, np.uint8))
     expected = "6d707364 01 00 00 00  02000000 40000000  0500000000000000  e8030000 02000000  0800000000000000  "
     expected += "0000000000001040"
     assert data[:48].tobytes() == bytes.fromhex(expected)
@@ -162,14 +163,15 @@ def test_a_sealed_wrong_message_is_refused_or_means_what_it_says(codec, density,
     for at, flip in changes:
         data[at % data.size] ^= flip
     message.FIELDS.pack_into(data, 0, *message.FIELDS.unpack_from(data)[:-2], data.size - HEADER, 0.75)
-    guarded = np.full(2 * length, 0x55555555, np.uint32)
+    form, guarded = wire(length), np.full(2 * length, 0x55555555, np.uint32)
+    form._words = guarded[:length]
     try:
-        header, words = decode(reseal(data), 3, length, guarded[:length])
+        _, entries = form.decode(reseal(data), 3)
     except CorruptMessage as error:
         assert error.sender == 3
     else:
-        indices = (words & INDEX).astype(np.int64)
-        assert (np.diff(indices) > 0).all() and (indices < header.length).all()
+        indices = (entries.words & INDEX).astype(np.int64)
+        assert (np.diff(indices) > 0).all() and (indices < length).all()
     assert (guarded[length:] == 0x55555555).all()
 
 
@@ -180,13 +182,13 @@ def test_noise_is_no_message(noise):
 
 
 def test_a_message_of_another_sender_length_or_step_is_refused():
-    header, data = encoded(with_signs([1, 2]), 1000, "packed")
+    _, data = encoded(with_signs([1, 2]), 1000, "packed")
     with pytest.raises(CorruptMessage, match=r"rank 4: says it is from rank 3"):
         decoded(data, 1000, sender=4)
     with pytest.raises(CorruptMessage, match="ours has 999"):
         decoded(data, 999)
     for change in ({"step": 0}, {"step": 2**31}, {"threshold": 0.0}, {"threshold": float("nan")}):
-        data = encode(with_signs([1, 2]), header._replace(**change), "packed", np.empty(capacity(1000), np.uint8))
+        _, data = encoded(with_signs([1, 2]), 1000, "packed", **change)
         with pytest.raises(CorruptMessage, match="step"):
             decoded(data, 1000)
 
@@ -251,8 +253,8 @@ def test_levels_come_back_at_any_density(codec, bits):
         words = with_signs(np.flatnonzero(np.random.default_rng(5).random(length) < density))
         header, data = encoded(words, length, codec, bits=bits)
         levels = some_levels(words.size, bits).tolist()
-        assert decoded_levels(data, length, bits) == (header, words.tolist(), levels)
-        assert data.size <= capacity(length, bits)
+        assert decoded(data, length, bits=bits) == (header, words.tolist(), levels)
+        assert data.size <= wire(length, bits).capacity
         one = encoded(words, length, codec)[1]
         assert data.size - one.size == 4 * -(-words.size * (bits - 1) // 32)
 
@@ -266,18 +268,18 @@ def test_every_spoilt_message_with_levels_is_refused(codec, bits):
         flipped = data.copy()
         flipped[bit // 8] ^= 1 << bit % 8
         with pytest.raises(CorruptMessage, match="rank 3"):
-            decoded_levels(flipped, 100, bits)
+            decoded(flipped, 100, bits=bits)
         if bit >= 8 * HEADER:
             try:
-                _, words, levels = decoded_levels(reseal(flipped), 100, bits)
+                _, words, levels = decoded(reseal(flipped), 100, bits=bits)
             except CorruptMessage:
                 continue
             assert len(words) == len(levels) == 7 and all(1 <= level <= greatest_level(bits) for level in levels)
     for size in range(data.size):
         with pytest.raises(CorruptMessage):
-            decoded_levels(data[:size].copy(), 100, bits)
+            decoded(data[:size].copy(), 100, bits=bits)
     with pytest.raises(CorruptMessage):
-        decoded_levels(np.append(data, np.zeros(4, np.uint8)), 100, bits)
+        decoded(np.append(data, np.zeros(4, np.uint8)), 100, bits=bits)
 
 
 @pytest.mark.parametrize("bits", [1, *MORE])
@@ -285,12 +287,12 @@ def test_a_message_of_other_bits_is_refused(bits):
     _, data = encoded(with_signs([1, 2]), 1000, "packed", bits=bits)
     for other in {1, *MORE} - {bits}:
         with pytest.raises(CorruptMessage, match="bits an element"):
-            decoded_levels(data, 1000, other)
+            decoded(data, 1000, bits=other)
 
 
 def test_a_message_of_four_bits_by_hand():
     words, levels = np.array([7, 0x80000009], np.uint32), np.array([8, 3], np.uint32)
-    data = encode(words, MessageHeader(2, 5, 1000, 64, 4.0, 4), "packed", np.empty(capacity(1000, 4), np.uint8), levels)
+    data = wire(1000, 4).encode(Entries(words, levels), 2, 5, 64, 4.0, np.empty(wire(1000, 4).capacity, np.uint8))
     expected = "6d707364 01 00 00 04  02000000 40000000  0500000000000000  e8030000 02000000  0c00000000000000  "
     assert data[:48].tobytes() == bytes.fromhex(expected + "0000000000001040")
     assert data[56:].tobytes() == bytes.fromhex("07000000 09000080 17000000")  # 8 - 1 and 3 - 1 in three bits each
@@ -299,9 +301,9 @@ def test_a_message_of_four_bits_by_hand():
 def test_levels_must_fit_the_bits():
     for levels, bits in ((NO_LEVELS, 4), (np.ones(1, np.uint32), 1), (np.ones(2, np.uint32), 4)):
         with pytest.raises(ValueError, match=f"{levels.size} levels for 1 words of {bits} bits"):
-            encode(with_signs([3]), MessageHeader(0, 0, 10, 1, 1.0, bits), "packed", np.empty(999, np.uint8), levels)
+            wire(10, bits).encode(Entries(with_signs([3]), levels), 0, 0, 1, 1.0, np.empty(999, np.uint8))
 
 
 def test_words_beyond_the_vector_are_not_encoded():
     with pytest.raises(ValueError, match="vector of 10"):
-        encode(with_signs([10]), MessageHeader(0, 0, 10, 1, 1.0), "packed", np.empty(capacity(10), np.uint8))
+        encoded(with_signs([10]), 10, "packed")

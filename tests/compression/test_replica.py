@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mpitrain.compression.message import CODECS, MessageHeader, capacity, decode, encode
+from mpitrain.compression.message import CODECS, WireForm
 from mpitrain.compression.replica import apply
-from mpitrain.compression.residual import NO_LEVELS, SIGN, accumulate
+from mpitrain.compression.residual import NO_LEVELS, SIGN, Entries, accumulate
 from mpitrain.compression.thresholds import (
     COUNT_MAX,
     UNIT,
@@ -35,9 +35,8 @@ def messages(rng, senders, steps, dtype, bits):
             taken = {"levels": levels, "greatest": greatest_level(bits), "quantum": quantum}
             k = accumulate(residual, gradient, words, scale=2, threshold=threshold, limit=4 * threshold, **taken)
             step = 1 if quantum else integer_step(rate, threshold)
-            header = MessageHeader(sender, sequence, SIZE, step, threshold, bits)
-            codec = rng.choice(list(CODECS))
-            sent.append(encode(words[:k], header, codec, np.empty(capacity(SIZE, bits), np.uint8), levels[:k]))
+            wire, entries = WireForm(SIZE, bits, rng.choice(list(CODECS))), Entries(words[:k], levels[:k])
+            sent.append(wire.encode(entries, sender, sequence, step, threshold, np.empty(wire.capacity, np.uint8)))
             for word, level in zip(words[:k].tolist(), levels[:k].tolist() if bits > 1 else [1] * k, strict=True):
                 change[word % 2**31] += step * level if word >= 2**31 else -step * level
     return sent, change
@@ -47,11 +46,10 @@ def replica(initial, sent, order, bits):
     """Counts and weights after applying the messages in that order."""
     weights, counts = initial.copy(), np.empty(SIZE, np.int32)
     round_weights(weights, counts)
-    words, levels = np.empty((2, SIZE), np.uint32)
-    levels = levels if bits > 1 else NO_LEVELS
+    wire = WireForm(SIZE, bits, "auto")
     for i in order:
-        header, received = decode(sent[i], int(sent[i][8]), SIZE, words, levels, bits)
-        apply(received, header.step, counts, weights, levels[: received.size])
+        header, received = wire.decode(sent[i], int(sent[i][8]))
+        apply(received.words, header.step, counts, weights, received.levels)
     return counts, weights
 
 

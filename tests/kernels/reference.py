@@ -7,7 +7,7 @@ from math import inf
 
 import numpy as np
 
-from mpitrain.algorithms import averaging, server
+from mpitrain.algorithms import averaging
 from mpitrain.algorithms.optimizers import Rule
 from mpitrain.algorithms.optimizers import adamw as adamw_rule
 from mpitrain.algorithms.optimizers import sgd as sgd_rules
@@ -115,7 +115,7 @@ def _allocating(rule: Rule) -> Rule:
 
 sgd, classical = _allocating(sgd_rules.sgd), _allocating(sgd_rules.classical)
 krizhevsky = _allocating(sgd_rules.krizhevsky)
-server_update, mdownpour = _allocating(server.update), _allocating(sgd_rules.mdownpour)
+mdownpour = _allocating(sgd_rules.mdownpour)
 adamw, moving_average = _allocating(adamw_rule.adamw), _allocating(averaging.moving_average)
 look_ahead = sgd_rules.look_ahead
 
@@ -150,7 +150,7 @@ def logistic_loss(z: Array, targets: Array, losses: Array) -> None:
 def logistic_gradient(z: Array, targets: Array, losses: Array) -> None:
     """The same, and z ← ∂(mean loss)/∂z = (logistic(z) − one-hot)/n."""
     logistic_loss(z, targets, losses)
-    sigmoid(z)
+    bias_sigmoid(z, None)
     _less_one_hot(z, targets)
 
 
@@ -168,11 +168,6 @@ def bias_sigmoid(y: Array, bias: Array | None) -> None:
     """y [..., units] ← 1 / (1 + exp(−(y + bias)))."""
     with np.errstate(over="ignore"):  # exp(−x) = inf gives the right 0
         np.reciprocal(1 + np.exp(-(y if bias is None else y + bias)), out=y)
-
-
-def sigmoid(x: Array) -> None:
-    """x ← 1 / (1 + exp(−x))."""
-    bias_sigmoid(x, None)
 
 
 def sigmoid_backward(y: Array, dy: Array) -> None:

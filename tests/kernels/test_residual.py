@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mpitrain.compression import message, replica
+from mpitrain.compression import replica
 from mpitrain.compression import residual as cpu
+from mpitrain.compression.message import WireForm
 from mpitrain.compression.thresholds import COUNT_MAX, UNIT, unit_quantum
 from mpitrain.errors import TrainingFailed
 from mpitrain.kernels.launch import TILE, Kernels
@@ -112,8 +113,8 @@ def test_words_come_in_order_and_nothing_is_lost(
     total[sent & cpu.INDEX] += np.where(sent & cpu.SIGN, -2.5, 2.5).astype(np.float32)
     np.testing.assert_array_equal(total, before)
     # A codec takes the words as they are.
-    out = np.zeros(message.capacity(size), np.uint8)
-    message.encode(sent, message.MessageHeader(0, 0, size, 1, 2.5), "packed", out)
+    wire = WireForm(size, 1, "packed")
+    wire.encode(cpu.Entries(sent), 0, 0, 1, 2.5, np.zeros(wire.capacity, np.uint8))
 
 
 @pytest.mark.parametrize("threshold", [1.0, inf])

@@ -19,14 +19,12 @@ CASES = {
     "mdownpour": (3, {"eta": ETA, "delta": MU}),
     "adamw": (4, {"eta": ETA, "t": 4, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8, "decay": 0.01}),
     "moving_average": (2, {"rate": 0.001}),
-    "server_update": (3, {"eta": ETA, "mu": MU, "alpha": 0.95**3}),
 }
 WITHOUT_MOMENTUM = {
     "classical": (3, {"eta": ETA, "mu": 0.0}),
     "krizhevsky": (3, {"eta": ETA, "mu": 0.0, "decay": 0.0}),
     "mdownpour": (3, {"eta": ETA, "delta": 0.0}),
     "adamw": (4, {"eta": ETA, "t": 0, "beta1": 0.0, "beta2": 0.0, "epsilon": 1e-8, "decay": 0.0}),
-    "server_update": (3, {"eta": ETA, "mu": 0.0, "alpha": 0.5}),
 }
 
 
@@ -61,9 +59,8 @@ def test_no_momentum(compare: Callable[..., list[Any]], name: str) -> None:
     compare(name, *vectors(count, 257), **scalars)
 
 
-def test_what_may_be_none(compare: Callable[..., list[Any]]) -> None:
+def test_rules_of_other_arguments(compare: Callable[..., list[Any]]) -> None:
     x, v, g, at = np.random.default_rng(0).standard_normal((4, 300)).astype(np.float32)
-    compare("server_update", x, None, g, eta=ETA, mu=0.0, alpha=0.25)
     compare("look_ahead", at, x, v, MU)
     compare("add_scaled", x, g, 1e-4)
 
@@ -76,5 +73,3 @@ def test_vectors_must_match(xp: Any, kernels: Kernels) -> None:
         kernels.sgd(three, xp.zeros(3, np.float64), eta=1.0)
     with pytest.raises(ValueError, match="not contiguous"):
         kernels.sgd(three[:2], four[::2], eta=1.0)
-    with pytest.raises(ValueError, match="needs a velocity"):
-        kernels.server_update(three, None, three, eta=1.0, mu=0.5, alpha=1.0)

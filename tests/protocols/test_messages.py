@@ -12,7 +12,7 @@ from mpitrain.device import CPU
 from mpitrain.errors import WireError
 from mpitrain.mpi.tags import Tag
 from mpitrain.protocols import messages
-from mpitrain.protocols.messages import CHANNELS, TO_MASTER, TO_NEXT, Channel, Envelope, Gradient, Message, Token, pack
+from mpitrain.protocols.messages import TO_MASTER, TO_NEXT, Channel, Envelope, Gradient, Message, Token, pack
 from mpitrain.sampling.queue import Work
 
 integers = st.integers(-(2**63), 2**63 - 1)
@@ -39,6 +39,7 @@ def told(kind: type[Message]) -> st.SearchStrategy[Message]:
     return st.builds(kind, **{name: FIELDS[hints[name]] for name in kind.__struct_fields__})
 
 
+CHANNELS = [each for each in vars(messages).values() if isinstance(each, Channel)]
 envelopes = st.sampled_from(CHANNELS).flatmap(
     lambda channel: st.tuples(
         st.just(channel),

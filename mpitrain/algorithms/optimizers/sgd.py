@@ -15,7 +15,7 @@ from mpitrain.keys import Fraction
 
 
 def sgd(theta: Array, g: Array, scratch: Array, *, eta: float) -> None:
-    """A step of SGD, with the same bits as `algorithms.server.update` with μ = 0 and α = 1."""
+    """A step of SGD."""
     # θ ← θ − ηg
     np.multiply(g, eta, out=scratch)
     np.subtract(theta, scratch, out=theta)

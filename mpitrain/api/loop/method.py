@@ -1,6 +1,5 @@
 """What a method of training together does around a user's own steps."""
 
-import sys
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +11,7 @@ from mpitrain.api.loop.loader import Dealt
 from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.past import Apply, Past
 from mpitrain.checkpoint.state import Numbers, Vectors
-from mpitrain.errors import BadInput, TrainingFailed, named
+from mpitrain.errors import BadInput, TrainingFailed, named, say
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
 
@@ -66,7 +65,7 @@ class Method:
         counts = self.roll.call(t, "the end of the loop", leaving=True, count=t)
         if self.transport.rank == 0 and min(counts) < max(counts):
             took = ", ".join(map(str, counts))
-            print(f"mpitrain: warning: the ranks took {took} batches: one left the loop early", file=sys.stderr)
+            say(f"warning: the ranks took {took} batches: one left the loop early")
 
     # ---- saves, between two batches
 

@@ -6,7 +6,6 @@ other rank's, without the arrays that equal rank 0's.
 
 import json
 import os
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +19,7 @@ from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.past import Apply, Clock, LoopNumbers, Past, part_of
 from mpitrain.checkpoint import Draft, FileContent
 from mpitrain.checkpoint.files import MANIFEST
-from mpitrain.errors import BadInput, naming
+from mpitrain.errors import BadInput, naming, say
 from mpitrain.files import checksum, hdf5, writing
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
@@ -62,7 +61,7 @@ class Saves:
         if self._first and not past.same:
             line = f"saved by {past.ranks} ranks, loaded by {transport.size}: all start from the algorithm's model, "
             line += f"rank r with the optimizer's state and the buffers of rank r modulo {past.ranks}"
-            print(f"mpitrain: {folder}: {line}", file=sys.stderr, flush=True)
+            say(f"{folder}: {line}")
         return past.clock
 
     # ---- out

@@ -7,20 +7,15 @@ from mpitrain.flat import Array
 from mpitrain.models.layer import Activation, LayerOptions
 
 
-def sigmoid(x: Array) -> None:
-    """x ← 1 / (1 + exp(−x)), with NumPy's vectorised exponential."""
-    with np.errstate(over="ignore"):  # exp(−x) = inf gives the right 0
-        np.negative(x, out=x)
-        np.exp(x, out=x)
-    np.add(x, 1, out=x)
-    np.reciprocal(x, out=x)
-
-
 def bias_sigmoid(y: Array, bias: Array | None) -> None:
-    """y [..., units] ← 1 / (1 + exp(−(y + bias)))."""
+    """y [..., units] ← 1 / (1 + exp(−(y + bias))), with NumPy's vectorised exponential."""
     if bias is not None:
         np.add(y, bias, out=y)
-    sigmoid(y)
+    with np.errstate(over="ignore"):  # exp(−y) = inf gives the right 0
+        np.negative(y, out=y)
+        np.exp(y, out=y)
+    np.add(y, 1, out=y)
+    np.reciprocal(y, out=y)
 
 
 @njit(cache=True, nogil=True)

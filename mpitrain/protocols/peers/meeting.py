@@ -3,19 +3,23 @@
 Ranks come when they have no work left, and all come once their minibatch is done when one calls: to stop, or to save.
 """
 
+from typing import TypeVar
+
 import msgspec
 
 from mpitrain.errors import TrainingFailed, named
 from mpitrain.protocols.messages import Meeting, Reason, Totals
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.replica import odd_ones
-from mpitrain.protocols.peers.rounds import END
+from mpitrain.protocols.peers.rounds import END, PeerRound
 from mpitrain.protocols.standby import hear
 from mpitrain.protocols.team import order_meeting
 from mpitrain.training.context import Session
-from mpitrain.training.loop import Loop, Piece
+from mpitrain.training.loop import Loop
 
 WHAT = "the meeting of all ranks"
+
+Part = TypeVar("Part", bound=PeerRound)
 
 
 class Standing(msgspec.Struct, frozen=True):
@@ -53,12 +57,13 @@ def _to_save(standings: list[Standing]) -> bool:
     return any(s.reason == "save" for s in standings) and not _over(standings)
 
 
-class Meetings(Loop[Piece]):
+class Meetings(Loop[Part]):
     """A rank's loop, and its meetings with its peers."""
 
     def __init__(self, peer: Peer) -> None:
         super().__init__(peer.session)
         self.peer, self.exchange = peer, peer.exchange
+        self.next = self.following(peer.number)  # that this rank does
         self.place = 0  # the first round of which this rank has not done its part
         self.reached = 0  # where the last round ends in which it has trained
         self.turns = 0  # that this rank has done: minibatches, or groups of `tau`; in round-robin order, rounds
@@ -66,9 +71,17 @@ class Meetings(Loop[Piece]):
     def attend(self) -> None:
         self.peer.attend()
 
+    def following(self, number: int, before: Part | None = None) -> Part | None:
+        """What the rank with this number does after `before`, or first; None when there is nothing."""
+        raise NotImplementedError
+
     def after(self, number: int, turns: int) -> tuple[int, int]:
         """`place` and `reached` of the rank with this number when it has done `turns` turns."""
-        raise NotImplementedError
+        work, reached = self.following(number), 0
+        for _ in range(turns):
+            if work is not None:
+                reached, work = work.after, self.following(number, work)
+        return END if work is None else work.place, reached
 
     def reason(self, done: bool = False) -> Reason | None:
         """Why this rank should come to a meeting now, if it should."""

@@ -1,54 +1,44 @@
 """The two orders in which peers train: each at its own pace, or round by round."""
 
 from mpitrain.protocols.peers.meeting import Meetings
-from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.rounds import END, PeerRound, Turn
 
 
 class Asynchronous(Meetings[Turn]):
     """Every rank at its own pace, applying what has come before each gradient."""
 
-    def __init__(self, peer: Peer) -> None:
-        super().__init__(peer)
-        self.turn = peer.rounds.turn(peer.number, 0)
+    def following(self, number: int, before: Turn | None = None) -> Turn | None:
+        return self.peer.rounds.turn(number, before.after if before else 0, before.since if before else 0)
 
     def next_work(self) -> Turn | None:
         """This rank's next turn, once its stage has come; until then, meetings."""
         while not self.stopping:
             self.exchange.receive()
-            reason = self.reason(done=self.turn is None)
+            reason = self.reason(done=self.next is None)
             if reason is not None:  # nobody waits for more than the turn that this rank was in when it was called
-                self.stopping = self.meet(reason, END if self.turn is None else self.turn.place)
+                self.stopping = self.meet(reason, END if self.next is None else self.next.place)
                 if self.stopping:  # nobody takes a report any more
                     return None
-            elif self.turn is None or self._may_start(self.turn):
-                return self.turn
+            elif self.next is None or self._may_start(self.next):
+                return self.next
             else:
-                self._await_stage(self.turn)
+                self._await_stage(self.next)
             self.attend()
         return None
 
     def advance(self, work: Turn) -> None:
         """A turn. With a full window it only adds to the residual, as long as patience lasts."""
         peer, self.place = self.peer, work.place
-        self.turn = peer.rounds.turn(peer.number, work.after, work.since)
+        self.next = self.following(peer.number, work)
         peer.enter_stage(work)
-        turns = [each for each in (work, self.turn) if each is not None]
+        turns = [each for each in (work, self.next) if each is not None]
         self.session.learner.expect([minibatch for each in turns for minibatch, _ in each.steps])
         emit = self.exchange.may_send()
         entries = peer.compute(work.steps, work.workers, emit)
         self.turns += 1
         if emit:
             peer.send(entries, self.turns)
-        self.place, self.reached = END if self.turn is None else self.turn.place, work.after
-
-    def after(self, number: int, turns: int) -> tuple[int, int]:
-        turn, reached = self.peer.rounds.turn(number, 0), 0
-        for _ in range(turns):
-            if turn is not None:
-                reached = turn.after
-                turn = self.peer.rounds.turn(number, turn.after, turn.since)
-        return END if turn is None else turn.place, reached
+        self.place, self.reached = END if self.next is None else self.next.place, work.after
 
     def _may_start(self, turn: Turn) -> bool:
         return self.peer.number == 0 or turn.since <= self.exchange.reached
@@ -65,9 +55,8 @@ class Asynchronous(Meetings[Turn]):
 class Synchronous(Meetings[PeerRound]):
     """All messages of a round are applied, in the order of the ranks, before the next gradient."""
 
-    def __init__(self, peer: Peer) -> None:
-        super().__init__(peer)
-        self.now = peer.rounds.at(0)
+    def following(self, number: int, before: PeerRound | None = None) -> PeerRound | None:
+        return self.peer.rounds.at(before.after if before else 0)
 
     def train(self) -> None:
         super().train()
@@ -75,7 +64,7 @@ class Synchronous(Meetings[PeerRound]):
             self.meet("done", END)
 
     def next_work(self) -> PeerRound | None:
-        return self.now
+        return self.next
 
     def advance(self, work: PeerRound) -> None:
         """A turn of every rank that has one; the others send nothing."""
@@ -88,17 +77,9 @@ class Synchronous(Meetings[PeerRound]):
         peer.send(entries, self.turns, exchange.round_requests, of_work=bool(steps))
         self.place = self.reached = work.after
         exchange.take_round()
-        self.now = peer.rounds.at(work.after)
-
-    def after(self, number: int, turns: int) -> tuple[int, int]:
-        now, reached = self.peer.rounds.at(0), 0
-        for _ in range(turns):
-            if now is not None:
-                reached = now.after
-                now = self.peer.rounds.at(now.after)
-        return END if now is None else now.place, reached
+        self.next = self.following(peer.number, work)
 
     def attend(self) -> None:
         super().attend()
-        if self.exchange.round_requests and self.now is not None:
-            self.stopping = self.meet(self.reason() or "called", self.now.place)
+        if self.exchange.round_requests and self.next is not None:
+            self.stopping = self.meet(self.reason() or "called", self.next.place)

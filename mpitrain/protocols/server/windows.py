@@ -12,19 +12,19 @@ import numpy as np
 
 from mpitrain.flat import Array, block_slices, share
 from mpitrain.mpi import Transport
+from mpitrain.mpi.messages import ENTER_MPI
 from mpitrain.mpi.windows import Segments
 from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.server.interface import Centre, Claimed, Source
 
 HEADER = 64  # bytes before the first rank's share: the place in the queue, on a cache line of its own
-PATIENCE = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, so that others can use it
 
 
 class WindowCentre(Centre):
     """One-sided, with a share on each of `ranks`, the master first. Every rank has one, with both faces; `number` is
     this worker's; without a `source` there is nothing to claim. Collective to make and to close."""
 
-    poll_interval, polls_when_idle = PATIENCE, 10
+    poll_interval, polls_when_idle = ENTER_MPI, 10
 
     def __init__(
         self, transport: Transport, ranks: list[int], size: int, dtype: np.dtype, source: Source | None, number: int = 0

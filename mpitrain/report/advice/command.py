@@ -3,7 +3,6 @@
 import argparse
 import os
 import re
-import sys
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from mpitrain.api.launching import PROGRAM, launcher, on_ranks
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.config import FIRST, read_toml, with_keys
 from mpitrain.console import open_console
-from mpitrain.errors import BadInput, naming, printable, some
+from mpitrain.errors import BadInput, naming, printable, say, some
 from mpitrain.files import Record
 from mpitrain.report import ingredients
 from mpitrain.report.advice.candidates import Candidates
@@ -74,7 +73,7 @@ def run(options: argparse.Namespace) -> int:
         try:
             search.run()
         except Interrupted:
-            print("mpitrain: stopped by a signal; the same command continues", file=sys.stderr)
+            say("stopped by a signal; the same command continues")
             return STOPPED
         advice = Advice(search.tried, question)
         last, cells = advice.write(trials), advice.cells()

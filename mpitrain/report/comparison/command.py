@@ -3,13 +3,12 @@
 import argparse
 import json
 import math
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 from mpitrain.api.launching import Relay, launcher
-from mpitrain.errors import BadInput, printable
+from mpitrain.errors import BadInput, printable, say
 from mpitrain.files import write_whole
 from mpitrain.monitoring.records import merits, shown
 from mpitrain.report.benchmarks.known import NAMES, TARGETS, base_of, require_data
@@ -85,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
             print(f"{printable(name)}: trained with {step} at a learning rate of {rate:g}", flush=True)
         require_data(options.on, options.set)
     if not options.table and _run_all(chosen, len(elements), _starter(options, elements), options.deadline):
-        print("mpitrain: stopped by a signal; the same command continues", file=sys.stderr)
+        say("stopped by a signal; the same command continues")
         return STOPPED
     if options.element is None:
         _write_table(elements, targets, options)
@@ -114,7 +113,7 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
     # Refuse a folder of another configuration before starting any run.
     states = {number: element.state() for number, element in elements.items()}
     for line in by_chance([*elements.values()]):
-        print(f"mpitrain: warning: {line}", file=sys.stderr)
+        say(f"warning: {line}")
     with relay.listening():
         for number, element in elements.items():
             place = f"run {number} of 0 to {count - 1}  {element.shown}"

@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.algorithms import server
 from mpitrain.algorithms.optimizers import sgd
 
 RNG = np.random.default_rng(1)
@@ -13,7 +12,7 @@ RNG = np.random.default_rng(1)
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_no_momentum_gives_the_bits_of_sgd(dtype: Any) -> None:
-    """Over the server, classical and Nesterov's momentum and Krizhevsky's rule; for signed zeros too."""
+    """Over classical and Nesterov's momentum and Krizhevsky's rule; for signed zeros too."""
     start, g = RNG.normal(size=(2, 1000)).astype(dtype)
     start[:4], g[:2], g[2:6] = (-0.0, 0.0, -0.0, 0.0), 0.0, -0.0
     scratch = np.empty_like(g)
@@ -26,8 +25,6 @@ def test_no_momentum_gives_the_bits_of_sgd(dtype: Any) -> None:
         assert theta.tobytes() == expected.tobytes(), rule.__name__
 
     v = RNG.normal(size=1000).astype(dtype)
-    check(server.update, None, mu=0.0, alpha=1.0)
-    check(server.update, v.copy(), mu=0.0, alpha=1.0)
     check(sgd.classical, v.copy(), mu=0.0)
     check(sgd.krizhevsky, v.copy(), mu=0.0, decay=0.0)
 

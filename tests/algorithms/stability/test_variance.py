@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from mpitrain.algorithms import elastic
+from mpitrain.algorithms import averaging, elastic
 from mpitrain.algorithms.optimizers import sgd
 from mpitrain.algorithms.stability import variance
 from mpitrain.flat import Array
@@ -65,7 +65,7 @@ def test_a_simulation_of_the_synchronous_scheme_agrees(workers: int, eta: float,
     centre, scratch = np.zeros(RUNS), np.empty(RUNS)
     for _ in range(STEPS):
         mean, before = x.mean(axis=0), centre.copy()
-        elastic.synchronous_centre(centre, mean, scratch, beta=workers * alpha)
+        averaging.moving_average(centre, mean, scratch, rate=workers * alpha)
         for i in range(workers):
             elastic.elastic_difference(d, x[i], before, alpha=alpha)
             step(x[i], v[i], d, rng, eta, delta)

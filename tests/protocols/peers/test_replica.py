@@ -28,7 +28,7 @@ def words(*elements: int) -> np.ndarray:
 
 def sent(sender: Replica, elements: np.ndarray, step: int = 100, levels: list[int] | None = None) -> np.ndarray:
     """A message as it goes over the wire."""
-    out = np.empty(wire_form.capacity(sender.counts.size, 32) + TRAILER.size, np.uint8)
+    out = np.empty(sender.wire.capacity + TRAILER.size, np.uint8)
     entries = Entries(elements, np.array(levels or [], np.uint32))
     sender.apply_own(entries, step)
     return sender.write(entries, step, 1.0, False, out).copy()
@@ -74,8 +74,8 @@ def test_gaps_and_duplicates_name_the_sender(order: tuple[int, ...], what: str) 
 
 def test_an_index_out_of_range_is_an_error_that_names_the_sender() -> None:
     """Whole by its checksum, made for a vector of 1000, with the index 1200 patched in."""
-    body = np.empty(wire_form.capacity(2000), np.uint8)
-    whole = wire_form.encode(words(3, 1201), wire_form.MessageHeader(1, 0, 2000, 5, 1.0), "packed", body).copy()
+    longer = wire_form.WireForm(2000, 1, "packed")
+    whole = longer.encode(Entries(words(3, 1201)), 1, 0, 5, 1.0, np.empty(longer.capacity, np.uint8))
     fields = list(wire_form.FIELDS.unpack_from(whole))
     fields[8] = LENGTH
     wire_form.FIELDS.pack_into(whole, 0, *fields)
