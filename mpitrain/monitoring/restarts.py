@@ -6,17 +6,19 @@ from contextlib import suppress
 from pathlib import Path
 
 from mpitrain.errors import BadInput, named, say
-from mpitrain.files import Record
 from mpitrain.monitoring.records import Metrics, records_of
 
 
 def restarted(metrics: Path, lost: Sequence[int], how: str, samples: int, reached: int = 0) -> None:
     """Say and record that a training has lost ranks and goes on from a checkpoint of this many samples.
 
-    Before the loss it had trained on `reached` samples, or on those of its last record if these are more; the ones
-    after the checkpoint are trained on again."""
-    last: Record = next(records_of(metrics, "train", "start", "restart"), {})
-    reached = max(reached, samples, count if isinstance(count := last.get("samples"), int) else 0)
+    Before the loss it had trained on `reached` samples, or on those of its records if these are more; the ones after
+    the checkpoint are trained on again."""
+    reached = max(reached, samples)
+    for record in records_of(metrics, "train", "evaluate", "start", "restart"):
+        reached = max(reached, count if isinstance(count := record.get("samples"), int) else 0)
+        if record["event"] in ("start", "restart"):
+            break
     who = f"{named(lost)} {'were' if len(lost) > 1 else 'was'} lost" if lost else "a rank was lost"
     again = f"; at least {reached - samples:,} samples are trained again" if reached > samples else ""
     where = f"goes on after {samples:,} samples" if samples else "begins anew: there is no checkpoint yet"

@@ -168,7 +168,13 @@ def _built(
     network = inputs.network_of(as_built, form_of(config, trained_on), trained_on.classes, code=code, given=build)
     zeros = np.zeros(network.layout.size, config.training.dtype)
     state = fresh(config.algorithm, zeros, Queue(0, 0))
-    parameters, samples = checkpoint.load_model(found, state, config.algorithm.model_from, network.layout)
+    try:
+        parameters, samples = checkpoint.load_model(found, state, config.algorithm.model_from, network.layout)
+    except BadInput as error:
+        if found.is_dir():
+            raise
+        why = f"a training has just replaced it by a newer one (run.checkpoints_kept = {config.run.checkpoints_kept})"
+        raise BadInput(f"{found}: {why}; try again") from error
     model = TrainedModel(run, config, trained_on, network, parameters, found, samples, code)
     if (own := buffered(network)) is not None:
         own.restore(checkpoint.load_kept(found), parameters)

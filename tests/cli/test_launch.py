@@ -139,6 +139,14 @@ def test_what_an_earlier_start_had_trained_is_not_counted_twice(starts: Callable
     assert [record["repeated"] for record in records("restart")] == [700, 0]
 
 
+def test_the_samples_of_an_evaluation_count_as_trained(starts: Callable[..., list[str]]) -> None:
+    """Its record may be newer than the last of the training, or older; an earlier start's does not count."""
+    events = (("train", 900), ("start", 0), ("evaluate", 700), ("train", 650))
+    lines = "\n".join(f'{{"event": "{event}", "samples": {samples}}}' for event, samples in events)
+    starts(f"[ -e run ] && finish; mkdir run; echo '{lines}' > run/metrics.jsonl; exit 9", status=0)
+    assert [record["repeated"] for record in records("restart")] == [700]
+
+
 SILENT = """
 mkdir -p run
 [ -e run/metrics.jsonl ] && finish

@@ -1,6 +1,7 @@
 """Which checkpoint of a run is taken, and what of it."""
 
 from pathlib import Path
+from shutil import rmtree
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from mpitrain.data import origin
 from mpitrain.errors import BadInput
 from mpitrain.sampling.queue import Queue
 from mpitrain.trained.model import load
+from mpitrain.training import inputs
 from mpitrain.training.context import fresh
 
 from .conftest import make_run
@@ -56,6 +58,16 @@ def test_a_folder_without_the_record_of_its_data_asks_the_data(tmp_path: Path) -
     make_run(tmp_path)
     (tmp_path / origin.NAME).unlink()
     assert load(tmp_path).origin.classes == 10
+
+
+def test_a_checkpoint_that_a_training_deletes_meanwhile_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the moment when it was the newest and that when it is read."""
+    make_run(tmp_path / "run")
+    monkeypatch.setattr(inputs, "code_of", lambda *given: rmtree(tmp_path / "run" / "checkpoints") or {})
+    with pytest.raises(BadInput, match=r"checkpoints/0+100: a training has just replaced it .*; try again$"):
+        load(tmp_path / "run")
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:

@@ -51,6 +51,7 @@ class LoopNumbers(msgspec.Struct, frozen=True):
     clock: Clock
     method: dict[str, Any]
     user: UserNumbers
+    seed: int  # of the order of samples
 
 
 def part_of(rank: int) -> str:
@@ -60,12 +61,12 @@ def part_of(rank: int) -> str:
 
 class Past:
     """What rank `rank` of `ranks` finds in the whole save `folder`: its own part if as many ranks have saved, else
-    that of the rank number `rank` modulo theirs.
+    that of the rank number `rank` modulo theirs. `seed` is that of the order in which the samples now come.
 
     Everything raises BadInput naming the file and what of it does not fit.
     """
 
-    def __init__(self, folder: Path, algorithm: str, layout: Layout, rank: int, ranks: int) -> None:
+    def __init__(self, folder: Path, algorithm: str, layout: Layout, rank: int, ranks: int, seed: int) -> None:
         self.folder = folder
         first = self._numbers(0)
         if first.algorithm != algorithm:
@@ -75,10 +76,11 @@ class Past:
         self._source = rank % first.ranks
         self.numbers = self._numbers(self._source)
         self.clock = (self.numbers if self.same else first).clock
-        if not self.same and self.clock.handed:
-            line = (
-                f"saved within epoch {self.clock.epoch} by {first.ranks} ranks, whose batches are not those of {ranks}"
-            )
+        others = "" if self.same else f"by {first.ranks} ranks, whose batches are not those of {ranks}"
+        if first.seed != seed:
+            others = others or f"with seed={first.seed}, whose batches are not those of seed={seed}"
+        if others and self.clock.handed:
+            line = f"saved within epoch {self.clock.epoch} {others}"
             raise BadInput(f"{folder}: {line}; a save between two epochs goes on")
 
     @property

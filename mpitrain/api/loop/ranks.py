@@ -71,7 +71,7 @@ class Ranks:
             self._undo.callback(self._flat.optimizer.register_step_pre_hook(self._before_step).remove)
             self._calls = self._transport.duplicate()  # apart: one rank may call what the others do not
             self._calls.grace = 0.0  # and names it
-            self._saves = Saves(self._transport, self._record.algorithm, self._flat, self._method)
+            self._saves = Saves(self._transport, self._record.algorithm, self._flat, self._method, int(self._seed))
         except BaseException as error:
             self._fail(error)
             raise

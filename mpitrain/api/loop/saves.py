@@ -27,12 +27,13 @@ from mpitrain.mpi.agreement import agreed, of_first
 
 
 class Saves:
-    """Writes and reads what a training goes on from. Collective, with nothing under way but the method's own."""
+    """Writes and reads what a training goes on from. Collective, with nothing under way but the method's own. `seed`
+    is that of the order of samples."""
 
-    def __init__(self, transport: Transport, algorithm: str, flat: FlatModule, method: Method) -> None:
+    def __init__(self, transport: Transport, algorithm: str, flat: FlatModule, method: Method, seed: int) -> None:
         self._transport = transport.duplicate()  # apart: one rank may call what the others do not
         self._transport.grace = 0.0  # and names it
-        self._algorithm, self._flat, self._method = algorithm, flat, method
+        self._algorithm, self._flat, self._method, self._seed = algorithm, flat, method, seed
         self._first = transport.rank == 0
 
     def save(self, path: Path, clock: Clock) -> None:
@@ -88,7 +89,7 @@ class Saves:
         for name, vector in vectors.items():
             if not np.isfinite(vector).all():
                 raise BadInput(f"ranks.save: rank {self._transport.rank}: {name} is not finite")
-        told = LoopNumbers(self._algorithm, self._transport.size, clock, numbers, user)
+        told = LoopNumbers(self._algorithm, self._transport.size, clock, numbers, user, self._seed)
         return FileContent(vectors, msgspec.to_builtins(told), kept=arrays)
 
     def _without_common(self, piece: FileContent, what: str) -> FileContent:
@@ -116,7 +117,8 @@ class Saves:
 
     def _read(self, folder: Path) -> tuple[Past, list[Apply]]:
         """Read everything; what takes it up."""
-        past = Past(folder, self._algorithm, self._flat.layout, self._transport.rank, self._transport.size)
+        rank, ranks = self._transport.rank, self._transport.size
+        past = Past(folder, self._algorithm, self._flat.layout, rank, ranks, self._seed)
         draws = past.same or past.rank < past.ranks
         with naming(past.file, *hdf5.ERRORS):
             user = users.taken_up(self._flat, past.numbers.user, past.array, draws)

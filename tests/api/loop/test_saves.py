@@ -190,6 +190,23 @@ def test_within_an_epoch_by_another_number_of_ranks() -> None:
     refused(model, optimizer, "saved within epoch 0 by 2 ranks, whose batches are not those of 1;")
 
 
+def test_within_an_epoch_with_another_seed() -> None:
+    """Its order is another one; between two epochs it may be."""
+    model = network()
+    optimizer = adam(model)
+    with mpitrain.distribute(model, optimizer, "block-momentum", seed=7) as ranks:
+        for _ in ranks.share([torch.zeros(1)] * 2):
+            ranks.save("kept")
+            break
+    refused(model, optimizer, "saved within epoch 0 with seed=7, whose batches are not those of seed=1;")
+    with mpitrain.distribute(model, optimizer, "block-momentum", seed=7) as ranks:
+        ranks.load("kept")
+        assert sum(1 for _ in ranks.share([torch.zeros(1)] * 2)) == 1
+        ranks.save("kept")
+    with mpitrain.distribute(model, optimizer, "block-momentum", seed=3) as ranks:
+        ranks.load("kept")
+
+
 def test_what_cannot_be_saved() -> None:
     model = network()
     optimizer = adam(model)
