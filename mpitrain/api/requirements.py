@@ -17,6 +17,7 @@ from mpitrain.errors import BadInput
 from mpitrain.models.model import Model, buffered
 from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
+from mpitrain.mpi.agreement import odd_one
 from mpitrain.mpi.enduring import NEEDED, EnduringCommunicator, tolerant
 from mpitrain.training.context import Session
 from mpitrain.training.parts import Part
@@ -117,9 +118,9 @@ def require_same_data(transport: Transport, config: Config, corpus: Part) -> Non
     shape = " x ".join(map(str, corpus.shape))
     mine = f"{corpus.samples:,} samples of {shape} in {corpus.classes} classes"
     with transport.working():
-        rank, text, first = _different(transport, f"{mine}\n{corpus.identity()}", "the data")
-    if text != first:
-        (found, _), (expected, _) = text.split("\n"), first.split("\n")
+        texts = transport.gather_texts(f"{mine}\n{corpus.identity()}", "the data")
+    if rank := odd_one(texts):
+        (found, _), (expected, _) = texts[rank].split("\n"), texts[0].split("\n")
         same = ", others than rank 0" if found == expected else f", rank 0 {expected}"
         raise BadInput(f"data.{'import' if config.data.import_ else 'path'}: rank {rank} has {found}{same}")
 
@@ -133,13 +134,5 @@ def require_same_model(session: Session) -> None:
     with transport.working():
         kept = own.kept(theta) if own else {}
         sums = [xxhash.xxh3_64_hexdigest(part.tobytes()) for part in (theta, *kept.values())]
-    rank, text, first = _different(transport, " ".join((str(theta.size), *sums)), "the model")
-    if text != first:
+    if rank := odd_one(transport.gather_texts(" ".join((str(theta.size), *sums)), "the model")):
         raise BadInput(f"{network.name}: gives rank {rank} other initial weights or constants than rank 0")
-
-
-def _different(transport: Transport, text: str, what: str) -> tuple[int, str, str]:
-    """The first rank whose text differs from rank 0's, its text and rank 0's; rank 0 if there is none."""
-    texts = transport.gather_texts(text, what)
-    rank = next((rank for rank, each in enumerate(texts) if each != texts[0]), 0)
-    return rank, texts[rank], texts[0]

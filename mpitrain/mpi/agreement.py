@@ -70,6 +70,11 @@ def of_first(transport: Transport, read: Callable[[], bytes], what: str) -> byte
     return transport.broadcast(agreed(transport, lambda: b"" if transport.rank else read(), what), what)
 
 
+def odd_one(texts: list[str]) -> int:
+    """The first rank whose text differs from rank 0's; 0 if there is none."""
+    return next((rank for rank, text in enumerate(texts) if text != texts[0]), 0)
+
+
 def alone(action: Callable[[], int | None], why: str) -> int:
     """What `action` returns, or 0, in a job of one process; in one of several, `why` that is refused, and status 2."""
 

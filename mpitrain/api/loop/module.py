@@ -11,6 +11,7 @@ from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.models.torch import examination
 from mpitrain.models.torch import state as torch_state
 from mpitrain.mpi import Transport
+from mpitrain.mpi.agreement import odd_one
 
 
 class FlatModule:
@@ -94,8 +95,7 @@ class FlatModule:
         """Give all ranks rank 0's parameters and buffers. Collective. Raises BadInput naming a rank whose model is
         another one."""
         told = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in self._tensors())
-        texts = transport.gather_texts(told, "the models")
-        if odd := next((rank for rank, text in enumerate(texts) if text != texts[0]), 0):
+        if odd := odd_one(transport.gather_texts(told, "the models")):
             line = f"model: rank {odd} has another one than rank 0: other names, shapes or types"
             raise BadInput.known(line, spoken_here=transport.rank == 0)
         self.share_buffers(transport)

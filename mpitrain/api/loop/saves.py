@@ -23,7 +23,7 @@ from mpitrain.errors import BadInput, naming, say
 from mpitrain.files import checksum, hdf5, writing
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
-from mpitrain.mpi.agreement import agreed, of_first
+from mpitrain.mpi.agreement import agreed, odd_one, of_first
 
 
 class Saves:
@@ -72,7 +72,7 @@ class Saves:
         what = f"{call}, which all ranks call together"
         said = f"{call}({str(path)!r})" + ("" if t is None else f" after {t} batches")
         texts = self._transport.gather_texts(said, what)
-        if odd := next((rank for rank, text in enumerate(texts) if text != texts[0]), 0):
+        if odd := odd_one(texts):
             raise BadInput.known(f"rank {odd} called {texts[odd]}, rank 0 {texts[0]}", spoken_here=self._first)
         return what
 
