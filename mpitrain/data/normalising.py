@@ -8,11 +8,12 @@ from collections.abc import Iterable
 import numpy as np
 from numba import njit
 
-from mpitrain.data.validation import Attributes, Value
+from mpitrain.data.validation import GREATEST, Attributes, Value
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
-LEAST = 1e-8  # smallest variance, so that a constant feature does not cause a division by zero
+LEAST = 1e-8  # smallest variance of a group, so that a constant feature does not cause a division by zero
+ROUNDED = 1e-14  # of a mean's square: a variance up to this is that of a constant, by what float32 and sums round
 AT_A_TIME = 1 << 21  # values converted to float64 at a time
 COLOURS = 4  # up to this many channels, all products are summed; more channels are features, of which only squares are
 NORMALISING = ("mean", "standard_deviation")
@@ -93,14 +94,15 @@ def moments(inputs: Array) -> dict[str, Value]:
 
 def statistics(shards: Iterable[Attributes]) -> dict[str, Value]:
     """`mean` and `standard_deviation` float32 [channels] from the moments of all shards; for images also `covariance`
-    [c, c]."""
+    [c, c]. The deviation of a constant is 1; others may be of any size, such as that of features in amperes."""
     found = list(shards)
     count, sums, products = (np.sum([np.asarray(shard[name]) for shard in found], axis=0) for name in MOMENTS)
     mean = sums / count
     spread = products / count - (np.outer(mean, mean) if np.ndim(products) == 2 else mean * mean)
     variance = np.diag(spread) if np.ndim(products) == 2 else spread
+    varies = variance > np.maximum(ROUNDED * mean * mean, GREATEST**-2)
     result = {
         "mean": mean.astype(np.float32),
-        "standard_deviation": np.sqrt(np.maximum(variance, LEAST)).astype(np.float32),
+        "standard_deviation": np.sqrt(np.where(varies, variance, 1.0)).astype(np.float32),
     }
     return result | ({"covariance": spread.astype(np.float32)} if np.ndim(products) == 2 else {})

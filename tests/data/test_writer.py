@@ -227,6 +227,20 @@ def test_a_training_part_has_the_statistics_by_which_it_is_normalised(tmp_path: 
     assert abs(inputs.mean()) < 1e-6 and abs(inputs.std() - 1) < 1e-6
 
 
+def test_features_of_any_scale_are_normalised_and_constants_are_not(tmp_path: Path) -> None:
+    """Such as currents in amperes, or a small change of a large number; what is not constant elsewhere stays small."""
+    noise = np.random.default_rng(1).normal(size=(1000, 6))
+    frames = (noise * [1e-9, 1, 0, 0, 1e-25, 1e20] + [0, 1e6, 1e6 / 3, 0, 0, 0]).astype(np.float32)
+    writer = ShardWriter(tmp_path, "train", "frames", {"classes": 1}, limit=frames.nbytes // 7)
+    for own in np.array_split(frames, 50):
+        writer.add(own, np.zeros(len(own), np.int32))
+    writer.finish()
+    (found, *_) = _attributes(tmp_path, "train")
+    wanted = np.where([1, 1, 0, 0, 1, 1], frames.astype(np.float64).std(0), 1)
+    assert np.allclose(found["standard_deviation"] / wanted, 1, rtol=1e-3)
+    assert Corpus(tmp_path, "train").scale.max() < 1e30
+
+
 def test_features_that_nothing_normalises_are_not_written(tmp_path: Path) -> None:
     """Such as what stands for missing values: their deviation would be refused where the shards are read."""
     writer = ShardWriter(tmp_path, "train", "frames", {"classes": 1})

@@ -51,8 +51,8 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
     else:
         rounds = _of_batches(loader.batch_sampler, parts, seed, epoch)
     rounds, ahead = tee(islice(rounds, handed, None))  # workers read ahead
-    # A rank for which no sample is left reads the round's first one, which another rank trains on.
-    own = (ours[part] or next(filter(None, ours))[:1] for ours in ahead)
+    # A rank for which no sample is left reads a batch that another rank trains on.
+    own = (ours[part] or next(filter(None, ours)) for ours in ahead)
     with undisturbed() if handed else nullcontext():  # its start draws a seed, as it did before
         batches = iter(_made_anew(loader, own))
     for ours, batch in zip(rounds, batches, strict=True):
@@ -81,8 +81,10 @@ def _rounds(loader: "DataLoader[Any]", parts: int, seed: int, epoch: int) -> Ite
     for work in Work(epoch, 0, samples, size * parts).minibatches():
         if loader.drop_last and work.count < size * parts:
             return
-        shares = [work.share(part, parts) for part in range(parts)]
-        yield [order[own.start : own.start + own.count].tolist() for own in shares]
+        among = min(parts, max(work.count // min(size, 2), 1))  # a lone sample has no variance for batch normalisation
+        shares = [work.share(part, among) for part in range(among)]
+        ours = [order[own.start : own.start + own.count].tolist() for own in shares]
+        yield [*([] for _ in range(parts - among)), *ours]
 
 
 def _of_batches(batches: Iterable[Any], parts: int, seed: int, epoch: int) -> Iterator[list[list[int]]]:

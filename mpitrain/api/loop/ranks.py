@@ -17,7 +17,7 @@ from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.past import Clock
 from mpitrain.api.loop.record import RunRecord
 from mpitrain.api.loop.saves import Saves
-from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError
+from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, naming
 from mpitrain.mpi import Transport, abort, abort_on_exception, refuse_in_one_line, traceback_of_rank
 from mpitrain.mpi.agreement import agreed, ending_together
 
@@ -175,7 +175,7 @@ class Ranks:
 
     def mean(self, value: float | torch.Tensor) -> float:
         """The mean of every rank's number. All ranks call it together."""
-        told = np.array([number(value)])
+        told = np.array([number(value, "ranks.mean")])
         with self._attendance:
             self._calls.sum(told, "ranks.mean")
         return float(told[0] / self.size)
@@ -183,7 +183,9 @@ class Ranks:
     def log(self, **values: float | torch.Tensor) -> None:
         """Record numbers, such as test_error=0.1, under the present number of samples, in the run folder's
         metrics.jsonl; of rank 0, other ranks' are not kept."""
-        self._record.write({name: number(value) for name, value in values.items()}, self._t, self._epochs)
+        self._record.write(
+            {name: number(value, f"ranks.log: {name}") for name, value in values.items()}, self._t, self._epochs
+        )
 
     # ---- around the user's steps
 
@@ -251,6 +253,7 @@ class Ranks:
             abort(1)
 
 
-def number(value: float | torch.Tensor) -> float:
-    """A number, or a tensor of one element, as a float."""
-    return float(value.detach() if isinstance(value, torch.Tensor) else value)
+def number(value: float | torch.Tensor, what: str) -> float:
+    """A number, or a tensor of one element, as a float. Raises BadInput naming `what` is not one."""
+    with naming(what, TypeError, ValueError, RuntimeError):
+        return float(value.detach() if isinstance(value, torch.Tensor) else value)

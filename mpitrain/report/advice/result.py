@@ -109,9 +109,10 @@ class Advice:
         other = next((each for each in order if each is not self.chosen), None)
         if other is None:
             return ", ".join(bottlenecks(self._first.summary)) or "nothing else was trained for as long"
-        its = other.tried.outcomes[0]
-        said = f"it trains {self._first.speed / its.speed:.2g} times as many samples a second as "
-        said += f"{other.tried.candidate.shown} ({other})"
+        name, its = f"{other.tried.candidate.shown} ({other})", other.tried.outcomes[0]
+        if self.chosen.at_most and other.at_most:
+            return f"only when the first evaluation came, which was below the target with {name}, too"
+        said = f"it trains {self._first.speed / its.speed:.2g} times as many samples a second as {name}"
         known = all(each.all and not each.at_most for each in (self.chosen, other))
         if self.question.target is not None and known:
             needed = self.chosen.mean * self._first.speed / (other.mean * its.speed)

@@ -45,8 +45,9 @@ with mpitrain.distribute(model, optimizer, "allreduce", bucket_mb=0.0001) as ran
         first = number * 8 * size
         together = inputs[first : first + 8 * size], targets[first : first + 8 * size]
         count = len(together[0])
-        for rank in range(size):  # two samples are left for the last round, of which one of three ranks has none
-            a, b = (t[share(count, rank, size)] for t in together)
+        for rank in range(size):  # two samples are left for the last round, of which the last rank has both
+            own = share(count, rank, size) if count > 2 else slice(0, 2 if rank == size - 1 else 0)
+            a, b = (t[own] for t in together)
             assert rank != ranks.rank or (bool(ranks.weight) == (len(a) > 0) and (not len(a) or a.equal(x)))
             if len(a):
                 (mean(alone(a, rank == size - 1), b) * (len(a) / count)).backward()

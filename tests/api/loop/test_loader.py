@@ -36,7 +36,7 @@ def require_once(rounds: list[list[Dealt]], samples: list[int]) -> None:
     assert seen == Counter(samples)
     for together in zip(*rounds, strict=True):
         assert {each.together for each in together} == {sum(each.samples for each in together)}
-        assert all(len(each.batch) == max(each.samples, 1) for each in together)
+        assert all(each.samples in (0, len(each.batch)) for each in together)
 
 
 def in_order(batches: list[list[int]]) -> list[int]:
@@ -50,6 +50,8 @@ def test_a_data_set(samples: int, batch: int, parts: int, shuffle: bool) -> None
     require_once(rounds, list(range(samples)))
     order = [int(i) for together in zip(*rounds, strict=True) for each in together if each.samples for i in each.batch]
     assert order == (epoch_indices(7, 3, samples).tolist() if shuffle else list(range(samples)))
+    for each in (each for together in zip(*rounds, strict=True) for each in together):
+        assert len(each.batch) >= min(batch, each.together, 2)  # for batch normalisation
 
 
 @given(st.integers(1, 60), st.integers(1, 9), st.integers(1, 6))

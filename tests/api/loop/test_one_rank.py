@@ -348,6 +348,17 @@ def test_names_of_the_records_own() -> None:
             ranks.log(test_error=0.5, **{name: 7})
 
 
+def test_what_is_no_number() -> None:
+    """Is named."""
+    model = nn.Linear(2, 1)
+    for value in ("text", None, torch.zeros(2)):
+        with (
+            pytest.raises(BadInput, match=r"^ranks.log: accuracy: .*(convert|argument)"),
+            mpitrain.distribute(model, sgd(model), "allreduce") as ranks,
+        ):
+            ranks.log(test_error=0.5, accuracy=value)
+
+
 def test_the_example_of_the_guide(capsys: pytest.CaptureFixture[str]) -> None:
     guide = Path(__file__).resolve().parents[3] / "docs" / "loop.md"
     _, program, _ = re.split("```(?:python)?\n", guide.read_text(encoding="utf-8"), maxsplit=2)

@@ -187,12 +187,13 @@ def test_of_those_as_good_the_one_that_depends_on_less_is_taken() -> None:
 
 
 def test_a_first_evaluation_below_the_target_is_an_upper_bound() -> None:
-    """It is said in the line and the table, and how many samples are needed is not."""
+    """It is said in the line and the table, and neither how many samples are needed nor how many a second decided."""
     found = Advice([tried(0, "asgd", [9.0, 9.0]), tried(1, "easgd", [2.0, 4.0])], Question(0.9, None, 9.0))
     assert [row[1] for row in found.cells()] == ["≤ 1.5 s", "≤ 4.5 s"]
     said = "\n".join(found.lines())
     assert "time to 90.00% test error: ≤ 1.5 s\n" in said and "\n≤: the first evaluation was already that low" in said
-    assert "(≤ 4.5 s)" in said and "times as many to come there" not in said
+    assert "decided: only when the first evaluation came" in said and "with asgd, as configured (≤ 4.5 s), too" in said
+    assert "times as many" not in said
 
 
 def test_a_target_that_nobody_reached_is_said() -> None:
