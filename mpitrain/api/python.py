@@ -57,9 +57,7 @@ def train(
         if not isinstance(config, str | Path | Mapping | None):
             raise BadInput(f"config: of type {type(config).__name__}, not the path of a TOML file or a table of keys")
         if not (model is None or callable(model)):
-            raise BadInput(
-                f"model: of type {type(model).__name__}, not a torch.nn.Module or a function that builds one"
-            )
+            raise BadInput(f"model: of type {type(model).__name__}, neither a torch.nn.Module nor what builds one")
         overrides = overrides_of(config) if isinstance(config, Mapping) else []
         told = TrainOptions(
             Path(config) if isinstance(config, str | Path) else None,

@@ -37,7 +37,7 @@ from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.recording import recorder as event_recorder
 from mpitrain.mpi.witness import Witness
 from mpitrain.mpi.witnessed import WitnessedStop
-from mpitrain.protocols import PROTOCOLS, server
+from mpitrain.protocols import PREPARATIONS, PROTOCOLS
 from mpitrain.protocols.messages import Over
 from mpitrain.protocols.standby import dismiss, idle_ranks, stand_by
 from mpitrain.signals import Stop
@@ -123,8 +123,8 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
         if not options.resume:
             pretrain(session)
         session.counters.resume(session.state)
-        if config.algorithm.protocol == "server":
-            server.prepare(session)
+        if (prepare_protocol := PREPARATIONS.get(config.algorithm.protocol)) is not None:
+            prepare_protocol(session)
         session.monitor.start()
         if options.resume:
             transport.barrier("the evaluation that was cut off")

@@ -13,3 +13,5 @@ PROTOCOLS: dict[str, Callable[[Session], None]] = {
     "peers": peers.run,
     "model-averaging": model_averaging.run,
 }
+#: What a protocol finds out before the training's clock begins. Collective, as the protocol is.
+PREPARATIONS: dict[str, Callable[[Session], None]] = {"server": server.prepare}
