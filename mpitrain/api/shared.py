@@ -3,7 +3,8 @@
 import json
 import os
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from mpitrain import checkpoint
 from mpitrain import config as configuration
 from mpitrain.api.options import TrainOptions
 from mpitrain.checkpoint.state import MasterNumbers, State, checked
-from mpitrain.config import Config
+from mpitrain.config import Config, flat
 from mpitrain.data import origin
 from mpitrain.data.validation import Attributes
 from mpitrain.errors import BadInput, say
@@ -69,12 +70,24 @@ def shared_config(transport: Transport, options: TrainOptions) -> Config:
         if run is not None and found is not None:
             path = found / checkpoint.CONFIG
         config = configuration.load(path, list(options.overrides), run is not None)
+        if run is not None and options.config is not None:
+            _say_what_is_kept(options.config, options.overrides, config)
         if run is not None and not any(said.partition("=")[0].strip() == "data.path" for said in options.overrides):
             config = at_home(config, run)
         return configuration.to_toml(config).encode()
 
     told = of_first(transport, read, "the configuration").decode()
     return transport.runtime.once("the configuration", lambda: configuration.resolve(tomllib.loads(told)))
+
+
+def _say_what_is_kept(path: Path, overrides: Sequence[str], config: Config) -> None:
+    """Warn of keys of a configuration file that the run to continue, which has its own configuration, has otherwise."""
+    with suppress(BadInput):  # nothing of the file is used
+        given = configuration.load(path, list(overrides))
+        asked, kept = (flat(tomllib.loads(configuration.to_toml(each))) for each in (given, config))
+        said = flat(configuration.read_toml(path)).keys() - {"data.path"}  # which is found from elsewhere
+        if other := sorted(key for key in said if asked.get(key) not in ("auto", kept.get(key))):
+            say(f"warning: {path}: the run keeps its own {', '.join(other)}; --set changes them")
 
 
 def shared_code(transport: Transport, config: Config, options: TrainOptions) -> dict[str, Code]:

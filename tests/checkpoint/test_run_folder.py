@@ -81,6 +81,19 @@ def test_the_folder_of_a_living_run_is_refused_and_that_of_a_killed_one_is_not(
     assert not (tmp_path / "run" / NAME).exists()
 
 
+def test_a_run_keeps_its_configuration_and_says_so(tmp_path: Path, launch: Callable[..., Any]) -> None:
+    """Where the file that it began with is given again, changed; not of what --set asks for, or a run has chosen."""
+    text = 'algorithm.name = "sgd"\ntraining.epochs = 1\nrun.deadline = 100\nmodel.backend = "auto"\n'
+    (tmp_path / "net.toml").write_text(text)
+    words = ("net.toml", "--continue", "run", *SHORT)
+    assert "warning" not in launch(1, *words).err + launch(1, *words, "--set", "training.epochs=2").err
+    (tmp_path / "net.toml").write_text(text.replace("100", "200"))
+    told = launch(1, *words, "--set", "training.epochs=3")
+    line = "mpitrain: warning: net.toml: the run keeps its own run.deadline; --set changes them\n"
+    assert told.status == 0 and line in told.err
+    assert "deadline = 100" in (tmp_path / "run" / "config.toml").read_text()
+
+
 def test_a_start_anew_forgets_the_best_model_of_the_first(tmp_path: Path, launch: Callable[..., Any]) -> None:
     """Which left no checkpoint: an evaluation of the best model is one of this training."""
     words = ("--continue", "run", *SHORT)
