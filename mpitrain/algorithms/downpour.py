@@ -41,7 +41,7 @@ class DownpourWorker(WorkerRule):
         self._pushed = np.empty_like(x)
 
     def exchange(self, piece: slice, centre: Array, t: int) -> Array:
-        pushed = self.pending(piece)
+        pushed = self._taken(piece)
         # x̃ ← x̃ + vⁱ;  xⁱ ← x̃;  vⁱ ← 0
         np.add(centre, pushed, out=centre)
         np.copyto(self.x[piece], centre)
@@ -56,6 +56,9 @@ class DownpourWorker(WorkerRule):
         self.local.look(part)
 
     def pending(self, piece: slice) -> Array:
+        return self._taken(piece)
+
+    def _taken(self, piece: slice) -> Array:
         np.copyto(self._pushed[piece], self.v[piece])
         self.v[piece].fill(0)
         return self._pushed[piece]
