@@ -272,7 +272,8 @@ class Straight:
         squares, own_v = now.vectors.get("squares", 0 * theta).copy(), [v / workers for _ in range(workers)]
         highest = max(each.learning_rate for each in self.schedule.all)
         moved, block = now.vectors.get("moved", 0 * theta).copy(), name_of(options) == "block-momentum"
-        speeds = [options.given_speeds[w % len(options.given_speeds)] for w in range(workers)] if block else []
+        told = (options.given_speeds or (1.0,)) if block else ()  # where they are measured, of the only worker
+        speeds = [told[w % len(told)] for w in range(workers)] if told else []
         each = [self.local(0 * theta) for _ in range(workers)]
         held: dict[int, tuple[Array, int, Piece, int, float]] = {}
         stock: dict[int, Piece] = {}
