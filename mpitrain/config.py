@@ -326,7 +326,8 @@ def flat(table: Mapping[str, object], prefix: str = "") -> Record:
 
 
 def overrides_of(table: Mapping[str, object]) -> list[str]:
-    """The keys of a table and their values, as `set_key` takes them. Raises BadInput naming the key of others."""
+    """The keys of a table and their values, as `set_key` takes them. Raises BadInput naming a key whose value cannot be
+    written in TOML."""
     found = []
     for key, value in flat(table).items():
         with naming(f"{key} = {value!r}: not a value of TOML's", TypeError):

@@ -59,6 +59,7 @@ class DownpourWorker(WorkerRule):
         return self._taken(piece)
 
     def _taken(self, piece: slice) -> Array:
+        """A piece of the accumulated update, which is 0 from then on."""
         np.copyto(self._pushed[piece], self.v[piece])
         self.v[piece].fill(0)
         return self._pushed[piece]

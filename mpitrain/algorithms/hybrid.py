@@ -67,13 +67,13 @@ class Hybrid(SharedBatch, frozen=True, tag_field="name", tag="hybrid"):
         would leave nothing of a weight."""
         if self.scaling == "none":
             return eta, decay
-        if self.scaling == "theory" and eta * decay >= 1:
+        k = batch / self.base_batch
+        if self.scaling == "linear":
+            return k * eta, decay  # the heuristic that Krizhevsky found to work better
+        if eta * decay >= 1:
             line = "algorithm.scaling: theory needs learning_rate x (weight_decay + l2) below 1"
             raise BadInput(f"{line}, not {eta * decay:.3g}")
-        k = batch / self.base_batch
-        if self.scaling == "theory":
-            return scaled_by_theory(eta, decay, k)
-        return k * eta, decay  # the heuristic that Krizhevsky found to work better
+        return scaled_by_theory(eta, decay, k)
 
 
 class HybridRule:

@@ -42,12 +42,16 @@ def from_arguments(given: argparse.Namespace) -> TrainOptions:
 
 def consistent(options: TrainOptions, python: bool = False) -> TrainOptions:
     """The options, if they fit each other. Raises BadInput naming one as the command line writes it, or Python."""
-    names = {name: name if python else f"--{name.replace('_', '-')}" for name in ("resume", "trust", "new_code")}
+
+    def written(name: str) -> str:
+        return name if python else f"--{name.replace('_', '-')}"
+
     if options.resume and options.config:
-        raise BadInput(f"{names['resume']}: the run has its configuration; single keys change it, not a file")
+        raise BadInput(f"{written('resume')}: the run has its configuration; single keys change it, not a file")
     for name in ("trust", "new_code"):
         if getattr(options, name) and not (options.resume or options.continued):
-            raise BadInput(f"{names[name]}: only where a run goes on")
+            how = "with resume" if python else "with --resume or --continue"
+            raise BadInput(f"{written(name)}: only where a run goes on: {how}")
     return options
 
 

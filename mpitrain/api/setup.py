@@ -27,6 +27,7 @@ from mpitrain.checkpoint.writer import Saver
 from mpitrain.config import Config
 from mpitrain.data import origin
 from mpitrain.data.sharing import ALONE, Sharing
+from mpitrain.data.validation import Attributes
 from mpitrain.device import CPU, Cpu, agree, choose
 from mpitrain.device.phantom import Phantoms
 from mpitrain.errors import BadInput, say, some
@@ -80,8 +81,8 @@ def prepare(
 ) -> Prepared:
     """Build everything that depends on the user's files and keys, and read the training part, which the ranks of a
     node have once. Collective; raises BadInput."""
-    reading = {"statistics": shared_statistics(transport, options)}
-    prepared = agreed(transport, lambda: _built(transport, config, options, code, source, reading), "the preparation")
+    known = shared_statistics(transport, options)
+    prepared = agreed(transport, lambda: _built(transport, config, options, code, source, known), "the preparation")
     agreed(transport, lambda: require_same_data(transport, config, prepared.corpus), "the data", calls_mpi=True)
     sharing = _sharing(transport, config)
     one_copy = sharing is not ALONE or transport.local_size == 1  # on this rank's node
@@ -113,10 +114,11 @@ def _built(
     options: TrainOptions,
     code: Mapping[str, Code],
     source: DataSource | None,
-    reading: Mapping[str, Any],
+    known: Attributes | None,
 ) -> Prepared:
     """Build everything that depends on the user's files and keys and needs no communication; network and data sets of
-    `code`, unless these are open, as `source`. `reading`: how its training part is read."""
+    `code`, unless these are open, as `source`. The training part is normalised by the statistics `known`, or else by
+    its own."""
     require_keys(transport, config, options)
     if options.phantom:
         device: Cpu = Phantoms(transport.runtime.pace, options.density or config.algorithm.density or DENSITY)
@@ -129,8 +131,9 @@ def _built(
         unfit = partial(torch_start.without_cuda, of_torch) if config.by_torch else lambda: ""
         device = choose(config.run.device, config.run.matmul, transport.local_rank, unfit=unfit)
     threads = transport.threads(config.run.threads)
-    reading = {**reading, "threads": threads}
-    source, corpus = transport.runtime.once("the training part", lambda: _open(config, code, device, source, reading))
+    source, corpus = transport.runtime.once(
+        "the training part", lambda: _open(config, code, device, source, threads=threads, statistics=known)
+    )
     torch_start.limit_threads(threads)
     network = network_of(config, corpus.form, corpus.classes, device, code, options.build)
     torch_start.limit_threads(threads)
@@ -157,7 +160,7 @@ def _built(
 
 
 def _open(
-    config: Config, code: Mapping[str, Code], device: Cpu, source: DataSource | None, reading: Mapping[str, Any]
+    config: Config, code: Mapping[str, Code], device: Cpu, source: DataSource | None, **reading: Any
 ) -> tuple[DataSource, Part]:
     """The data and their training part, of which a phantom reads no sample."""
     source = source or source_of(config, code)

@@ -45,7 +45,7 @@ class Launched:
     def __init__(self, options: argparse.Namespace) -> None:
         """Raises BadInput for words that belong to the other kind, and for what the configuration of a run without a
         folder says wrongly."""
-        self._options, self._size, self._failed = options, 0, False
+        self._options, self._size, self._failed, self._made = options, 0, False, False
         self._own = options.config is not None and options.config.suffix == ".py"
         if (options.words and not self._own) or (self._own and (options.set or not options.continued)):
             raise BadInput("launch: a program of your own is started as launch -n 4 --continue DIR -- PROGRAM.py WORDS")
@@ -54,14 +54,15 @@ class Launched:
         if folder is None:
             folder = configuration.load(options.config, list(options.set)).new_folder()
             if not options.print_config:  # made at once, so that no other run takes the name
-                folder = make_numbered(folder, parents=True)
+                folder, self._made = make_numbered(folder, parents=True), True
         self.folder: Path = folder
         self._metrics = self.folder / "metrics.jsonl"
 
     def close(self) -> None:
-        """Remove the run folder if nothing was written to it."""
-        with suppress(OSError):
-            self.folder.rmdir()
+        """Remove the run folder that was made for it, if nothing was written there."""
+        if self._made:
+            with suppress(OSError):
+                self.folder.rmdir()
 
     def words(self) -> list[str]:
         """The command line of the next start."""

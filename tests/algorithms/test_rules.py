@@ -8,7 +8,10 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms import admm, averaging, elastic, staleness
-from mpitrain.algorithms.optimizers import sgd
+from mpitrain.algorithms.downpour import DownpourWorker
+from mpitrain.algorithms.optimizers import Sgd, plain, sgd
+from mpitrain.algorithms.roles import Merge
+from mpitrain.algorithms.server import ServerRule
 from mpitrain.flat import Array, blocks
 
 
@@ -150,6 +153,21 @@ def admm_alone(x: Array, steps: int) -> Array:
     return centre
 
 
+def server_alone(x: Array, steps: int) -> Array:
+    rule, vectors, scratch = ServerRule(0.5, 0.9, plain), {"theta": x, "velocity": np.zeros_like(x)}, np.empty_like(x)
+    for t in range(1, steps + 1):
+        rule.merge(vectors, x.copy(), scratch, Merge(0.1, 1, t))
+    return x
+
+
+def downpour_alone(x: Array, steps: int) -> Array:
+    worker = DownpourWorker(x, Sgd())
+    for t in range(steps):
+        x += worker.exchange(slice(None), x.copy(), t)
+        worker.step(slice(None), worker.x.copy(), 0.1, t, True)
+    return x
+
+
 @pytest.mark.parametrize(
     "run",
     [
@@ -158,6 +176,8 @@ def admm_alone(x: Array, steps: int) -> Array:
         pytest.param(sequential(sgd.classical, 0.5, eta=0.1, mu=0.5), id="nesterov"),
         pytest.param(sequential(sgd.krizhevsky, 0.0, eta=0.1, mu=0.5, decay=5e-4), id="krizhevsky"),
         pytest.param(sequential(sgd.mdownpour, 0.0, eta=0.1, delta=0.5), id="mdownpour"),
+        pytest.param(server_alone, id="server"),
+        pytest.param(downpour_alone, id="downpour"),
         pytest.param(elastic_alone, id="eamsgd"),
         pytest.param(admm_alone, id="admm"),
     ],

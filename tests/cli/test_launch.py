@@ -70,6 +70,9 @@ def test_a_run_folder_is_named_as_without_launch(tmp_path: Path, monkeypatch: py
     there = [f"results/20261127-090501-allreduce{number}" for number in ("", "-2")]
     assert told == [["--continue", folder] for folder in ("a/20261127-090501-easgd", *there)]
     assert sorted(map(str, Path().glob("*/*-*"))) == there
+    Path("mine").mkdir()
+    Path("results").rename("former")
+    assert main([*words, "--continue", "mine"]) == 2 and Path("mine").is_dir()
 
 
 def test_a_run_that_diverged_is_not_started_again(starts: Callable[..., list[str]]) -> None:

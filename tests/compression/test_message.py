@@ -49,14 +49,18 @@ def sparse(draw):
 
 
 def wire(length, bits=1, codec="packed", elements=4096):
-    """The form of messages about a vector of `length`, with memory for so many elements only."""
+    """The form of messages about a vector of `length`. Decoding has memory for at most this many elements, filled with
+    what no message holds, so that a place that is not written shows."""
     form = WireForm(min(length, elements), bits, codec)
     form.length = length
+    for memory in (form._words, form._levels):
+        memory.fill(0xAAAAAAAA)
     return form
 
 
 def encoded(words, length, codec, *, bits=1, **changes):
-    """A message of rank 3 in a buffer of its own, no larger than needed for a long vector's few words."""
+    """The header and the message that rank 3 sends of these words, in new memory. A vector that is too long for bitmaps
+    has few words, and the memory is only as large as they need."""
     header, form = MessageHeader(2**40, step=12345, threshold=0.75)._replace(**changes), wire(length, bits, codec)
     room = form.capacity if length <= BITMAP_LIMIT else HEADER + 12 * words.size + 4096
     entries = Entries(words, some_levels(words.size, bits))

@@ -239,7 +239,7 @@ def _truncate(path: Path) -> None:
 PLAIN = KaldiOptions()
 FAULTS: dict[str, tuple[Callable[[Path], Any], KaldiOptions, str]] = {
     "ragged": (lambda d: _features(d, "s1-u1", lambda a: a[:, :2]), PLAIN, "s1-u1: 2 features a frame, others have 3"),
-    "nan": (lambda d: _features(d, "s2-u1", _nan), PLAIN, "s2-u1: features that are not finite"),
+    "nan": (lambda d: _features(d, "s2-u1", _nan), PLAIN, "s2-u1: features that are not finite, or beyond ±1e+30"),
     "no frames": (lambda d: _features(d, "s1-u1", lambda a: a[:0]), KaldiOptions(tolerance=99), "s1-u1: no frames"),
     "features truncated": (lambda d: _truncate(d / "f.ark"), PLAIN, "f.ark:"),
     "alignments truncated": (lambda d: _truncate(d / "pdf.ark"), PLAIN, "pdf.ark:"),

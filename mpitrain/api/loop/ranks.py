@@ -254,6 +254,6 @@ class Ranks:
 
 
 def number(value: float | torch.Tensor, what: str) -> float:
-    """A number, or a tensor of one element, as a float. Raises BadInput naming `what` is not one."""
+    """A number, or a tensor of one element, as a float. Raises BadInput naming `what` was given, if it is neither."""
     with naming(what, TypeError, ValueError, RuntimeError):
         return float(value.detach() if isinstance(value, torch.Tensor) else value)
