@@ -10,6 +10,7 @@ Needs nothing but Python, except --quick: the virtual environments are made in `
 
 import importlib.util
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -107,11 +108,22 @@ def environment(mpi: str) -> str:
         venv.create(folder, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     install = [*pip, "--no-compile", f".[{mpi},test]"]  # what is imported is compiled then, and that is a small part
-    if mpi == "mpich":  # where the serial tests run; the other environment shows that PyTorch may be missing
+    # Serial tests run beside MPICH. The other environment shows that PyTorch may be missing, and what may be how old.
+    if mpi == "mpich":
         install += [f".[{mpi},torch]", "torch==2.13.*"]
+    else:
+        oldest = ROOT / ".tests" / "oldest.txt"
+        oldest.write_text(oldest_versions((ROOT / "setup.cfg").read_text()))
+        install += ["--constraint", str(oldest)]
     if step(f"install beside {mpi}", install, INSTALL_DEADLINE):
         sys.exit(1)
     return str(python)
+
+
+def oldest_versions(setup: str) -> str:
+    """The oldest versions that setup.cfg allows, as constraints for pip: numpy >= 2.0 becomes numpy == 2.0.*."""
+    named = re.findall(r"([\w-]+)(?:\[\w+\])? >= ([\d.]+)", setup)
+    return "".join(f"{name} == {version}.*\n" for name, version in named)
 
 
 def files_for_ranks() -> list[str]:

@@ -1,10 +1,13 @@
 """Warnings about configurations that are valid but probably unintended. They are printed before the run, which goes
 on."""
 
+import os
 import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+
+from threadpoolctl import threadpool_info
 
 from mpitrain.algorithms import name_of
 from mpitrain.checkpoint.draft import SPARE
@@ -13,6 +16,7 @@ from mpitrain.data.normalising import UNNORMALISED
 from mpitrain.data.origin import Origin
 from mpitrain.files import Record
 from mpitrain.sampling.stages import Schedule
+from mpitrain.start import THREADS
 from mpitrain.training.context import Session
 
 
@@ -80,5 +84,16 @@ def of_keys(session: Session) -> Iterator[str]:
     run = session.config.run
     if run.record_order and session.resumed is not None:
         yield "run.record_order: only from its start a training can be replayed: no more of this one is recorded"
+    if session.device.name == "cpu" and not session.transport.runtime.simulated:
+        yield from of_threads(session.transport.threads(run.threads))
     if run.matmul != "float32" and session.device.name == "cpu" and not session.config.by_torch:
         yield f"run.matmul = {run.matmul!r}: has no effect, NumPy multiplies in the dtype of the parameters on the CPU"
+
+
+def of_threads(number: int) -> Iterator[str]:
+    """Warn of a NumPy whose threads this program does not limit to this number of a rank, and the user does not
+    either: ranks that share cores then wait for each other at every layer."""
+    known = any(library["user_api"] == "blas" for library in threadpool_info())
+    if not known and not any(os.environ.get(name) for name in THREADS[1:]):
+        unknown = "has no effect on NumPy's BLAS, which threadpoolctl does not know"
+        yield f"run.threads: {unknown}; set OMP_NUM_THREADS={number}"

@@ -28,3 +28,15 @@ def test_what_is_probably_not_intended(
     schedule = configuration.load(None, settings).schedule(100)
     found = list(warnings.of_data(schedule, counts, measured))
     assert len(found) == len(warned) and all(map(str.startswith, found, warned)), found
+
+
+def test_threads_that_are_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a BLAS that threadpoolctl does not know: three ranks on two cores trained a hundredth of the samples."""
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
+        monkeypatch.delenv(name, raising=False)
+    assert not list(warnings.of_threads(2))
+    monkeypatch.setattr(warnings, "threadpool_info", lambda: [{"user_api": "openmp"}])
+    (warned,) = warnings.of_threads(2)
+    assert warned.startswith("run.threads: has no effect") and "OMP_NUM_THREADS=2" in warned
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert not list(warnings.of_threads(2))

@@ -1,6 +1,8 @@
 """What `pip install` puts in place."""
 
 import configparser
+import re
+import runpy
 import subprocess
 import sys
 from importlib.resources import files
@@ -11,6 +13,17 @@ import pytest
 import mpitrain
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_the_oldest_versions_are_those_of_setup_cfg() -> None:
+    """With which the tests beside Open MPI run."""
+    setup = (ROOT / "setup.cfg").read_text()
+    told = runpy.run_path(str(ROOT / "tests/run.py"))["oldest_versions"](setup).splitlines()
+    config = configparser.ConfigParser()
+    config.read(ROOT / "setup.cfg")
+    required = config["options"]["install_requires"].strip().splitlines()
+    assert [line.split("#")[0].strip().replace(">=", "==") + ".*" for line in required] == told[: len(required)]
+    assert "pytest == 9.*" in told and all(re.fullmatch(r"[\w-]+ == [\d.]+\.\*", line) for line in told)
 
 
 def test_every_package_is_listed() -> None:
