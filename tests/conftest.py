@@ -405,9 +405,8 @@ class Shortest:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`pytest -n 3`: a file's tests run in one process, which makes its fixtures once, and so do all that use Slurm.
-
-    The mark `xdist_group` would say the same, but pytest-xdist 3.8 does not heed it under pytest 9.
+    """`pytest -n 3`: a file's tests run in one process, which makes its fixtures once. Those that use Slurm, which
+    mostly wait, are spread: each process has a cluster of its own.
     """
     from xdist.scheduler import LoadFileScheduling
 
@@ -415,6 +414,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class Files(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "tests/jobs" if nodeid.startswith("tests/jobs/") else str(super()._split_scope(nodeid))
+            return nodeid if nodeid.startswith("tests/jobs/") else str(super()._split_scope(nodeid))
 
     return Files(config, log)

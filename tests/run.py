@@ -27,7 +27,7 @@ SERIAL_DEADLINE, MPI_DEADLINE, INSTALL_DEADLINE = 2700, 600, 900  # seconds
 #: Files of tests in several processes (tests/conftest.py). Many launch programs and wait for them, which leaves room
 #: for a third process on two cores.
 TOGETHER = ("-n", str(1 + (os.cpu_count() or 1)))
-#: These have a core to themselves: Slurm gives a preempted job seconds. The recipes compute meanwhile on the other one.
+#: Those of Slurm, in two clusters, mostly wait. The recipes compute meanwhile.
 SLURM, RECIPES = "tests/jobs", "tests/repository/test_recipes.py"
 #: Without tests that start programs, and with fewer examples of properties and of orders of events. Of the others the
 #: shortest, which take a minute on two cores, by what an earlier run has measured.
@@ -63,7 +63,7 @@ def main(implementations: list[str]) -> int:
     several = ["-q", "--with-mpi", "-m", "mpi", "-p", "no:cacheprovider", *files_for_ranks()]
 
     def beside_slurm() -> list[str]:
-        """What takes one core: Slurm's tests wait most of their time."""
+        """What takes one core."""
         found = step("mypy", [pythons[0], "-m", "mypy"], SERIAL_DEADLINE)
         found += step("recipes", [pythons[0], "-m", "pytest", "-q", RECIPES], SERIAL_DEADLINE)
         pythons.extend(environment(mpi) for mpi in implementations[1:])
@@ -78,7 +78,7 @@ def main(implementations: list[str]) -> int:
             failed += step("serial tests", [python, "-m", "pytest", "-q", *others], SERIAL_DEADLINE)
             with ThreadPoolExecutor(1) as beside:
                 checked = beside.submit(beside_slurm)
-                failed += step("tests in Slurm", [python, "-m", "pytest", "-q", SLURM], SERIAL_DEADLINE)
+                failed += step("tests in Slurm", [python, "-m", "pytest", "-q", "-n", "2", SLURM], SERIAL_DEADLINE)
             failed += checked.result()
         else:  # of the serial tests only these depend on the implementation
             launchers = [
