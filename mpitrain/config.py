@@ -72,7 +72,7 @@ class Data(Section, frozen=True):
     classes: Count | None = None
     """With `import`, the number of classes, where the targets are classes and the data sets do not tell."""
     context: Annotated[list[Few], msgspec.Meta(max_length=2)] = msgspec.field(default_factory=list)
-    """frames left and right of the one to classify"""
+    """frames left and right of the one to classify; one number counts for both sides"""
     window: Number = 0
     """Tokens of a sample, each of which is the target of those before it; a sample begins where the last one ended."""
     node_memory_gb: Amount = 4.0

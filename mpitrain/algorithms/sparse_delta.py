@@ -60,7 +60,8 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
             ],
         },
     }
-    preset: Literal["", "strom2015", "many-peers"] = ""  # a paper's values, with its stages
+    preset: Literal["", "strom2015", "many-peers"] = ""
+    """`"strom2015"`: the paper's values, pre-training and stages; `"many-peers"`: for 16 peers and more."""
     threshold: Positive = 1.0  # what the residual of summed gradients must exceed; with target_density, at first
     bits: Literal[1, 2, 4, 32] = 1  # of a sent value: ±1 to ±2^(bits − 1) thresholds; 32: the residual, unquantised
     codec: Literal["packed", "golomb-rice", "auto"] = "packed"  # code of indices; auto: Golomb–Rice while sparse
