@@ -84,7 +84,7 @@ class Data(Section, frozen=True):
     normalise: Literal["corpus", "speaker", "utterance", "mean", "unit", "none"] = "corpus"
     """Whose mean and standard deviation; for images also `"mean"`, the corpus's mean alone; `"unit"`: pixels ÷ 255."""
     crop: Number = 0  # side of the square crop in pixels: random in training, central in evaluation
-    flip: bool = False  # reflect every other training image
+    flip: bool = False  # reflect each training image with probability ½
     colour_shift: NotNegative = 0.0  # standard deviation of Krizhevsky's α; 0: none
 
 
