@@ -110,13 +110,13 @@ class ModelOptions(Section, frozen=True):
     """Instead of a preset, a PyTorch module: `FILE.py:function` or `package.module:function` that builds it."""
     options: dict[str, object] | None = None  # the keyword arguments of the function of `import`
     backend: Literal["numpy", "torch", "auto"] = "numpy"
-    """What computes the network; with `import`, always `"torch"`. `"auto"`: whichever takes a step sooner, by some that
-    are timed before the training ([guide](pytorch.md#which-one))."""
+    """What computes the network; with `import`, always `"torch"`. `"auto"`: the faster one, by a few steps that are
+    timed before the training ([guide](pytorch.md#which-one))."""
     loss: Text | None = None
     """With `import`, a function of outputs and targets instead of the loss of `output`, named in the same way."""
     metric: Text | None = None
     """With `import`, a function of outputs and targets instead of the share of wrong classes: the mean over a
-    minibatch's samples of a figure of merit, of which less is better. It is called as the function is."""
+    minibatch's samples of a figure of merit, of which less is better, reported under the function's name."""
 
 
 class Pretraining(Section, frozen=True):
@@ -141,7 +141,7 @@ class RunOptions(Section, frozen=True):
     device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: a GPU if there is one
     matmul: Literal["float32", "tf32", "bf16", "auto"] = "float32"
     """Precision of products on a GPU, and of PyTorch's; weights and sums are float32. `"auto"`: `"bf16"` where PyTorch
-    takes a step sooner with it, by some that are timed before the training, and otherwise `"float32"`."""
+    is faster with it, by a few steps that are timed before the training, and otherwise `"float32"`."""
     cuda_aware: Literal["auto", "yes", "no"] = "auto"  # whether MPI accepts GPU memory; auto: ask MPI
     team: Annotated[int, msgspec.Meta(ge=1, le=1000)] | Literal["node"] = 1
     """With `sparse-delta` and the elastic family: how many neighbouring ranks form a team that acts as one worker, or

@@ -52,7 +52,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     buffers: Literal["kept", "reset", "averaged"] = "kept"
     """Whether an average leaves the optimizer's buffers as they are, clears them, or averages them."""
     top_k: Number = 0  # entries sent of each chunk of a rank's change, the rest later; 0: whole averages
-    chunk: Count = 4096  # neighbours in a tensor that are a chunk
+    chunk: Count = 4096  # elements of a chunk, neighbours in a tensor
     bits: Literal[1, 2, 4, 32] = 2  # of an entry sent: its sign, and one of its tensor's levels; 32: unquantised
     error_decay: Share = 0.95  # β: what of the rest is kept until the next exchange (SparseLoCo's error feedback)
     order: Literal["together", "free", "round-robin"] = "together"

@@ -70,7 +70,7 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     tau: Count = 1  # local steps from Θ, whose change goes into the residual (in gradients: divided by the rate)
     combine: Literal["sum", "mean"] = "sum"  # whether all that peers send is added, or divided by their number
     top_k: Number = 0  # entries sent of each chunk of the residual; 0: what exceeds the threshold
-    chunk: Count = 4096  # neighbours in a tensor that are a chunk
+    chunk: Count = 4096  # elements of a chunk, neighbours in a tensor
     error_decay: Share = 1.0  # β: what of the residual is kept until the next turn (SparseLoCo's error feedback)
     momentum: Fraction = 0.0  # μ of the gradients before they go into the residual (Deep Gradient Compression)
     density_warmup: AmountOrNone = 0.0  # epochs in which the density falls from a quarter to target_density
