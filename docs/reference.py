@@ -161,15 +161,14 @@ def keys_page() -> str:
             parts += [table(("`kind`", "keys and defaults", ""), layers)]
     parts += [
         "## `[algorithm]`\n",
-        "The number of workers is the number of ranks that `mpirun` starts, less the server ",
+        "`name` chooses the algorithm, by default `asgd`; [the algorithms](algorithms.md) has the equations. All ranks "
+        "that `mpirun` starts are workers but a server, or a centre's rank 0.\n",
     ]
-    parts[-1] += "or centre. `name` chooses the algorithm, by default `asgd`; [the algorithms](algorithms.md) has the "
-    parts[-1] += "equations.\n"
     parts += [table(("key", "algorithms", "values", "default", ""), algorithm_keys())]
     parts += ["### Algorithms\n", table(("`name`", "", *TRAINED, "`preset`"), [*algorithms()])]
     parts += [
         "## `[algorithm.optimizer]`\n",
-        "The local step of algorithms that let one choose it; `momentum` and `nesterov` of `[algorithm]` are then "
+        "The local step of algorithms that let one choose it; `momentum` and `nesterov` of `allreduce` are then "
         "ignored. `easgd` with `nesterov` is `eamsgd`.\n",
         table(("`name`", "key", *head[1:]), [*optimizers()]),
         "Choose `adamw` when the scale of gradients differs much between layers, or when there is no time to tune the "
@@ -236,9 +235,10 @@ def commands_page() -> str:
     """commands.md."""
     parts = [
         "# Every command\n",
-        "`python -m mpitrain COMMAND`, or `mpitrain COMMAND`; the default command is `train`. Under `mpirun`, `train` "
-        "and `info` use all ranks. Exit status: 0 done, 1 a failed training, 2 bad input (one line that names the file "
-        "or key). This page is written by `docs/reference.py` from the program itself.\n",
+        "`python -m mpitrain COMMAND`, or `mpitrain COMMAND`; the default command is `train`. Under `mpirun`, "
+        "`train`, `evaluate`, `predict`, `calibrate`, `info` and `prepare` (but `digits` and `speech`) use all ranks. "
+        "Exit status: 0 done, 1 a failed training, 2 bad input (one line that names the file or key), 75 stopped "
+        "before its end: start it again. This page is written by `docs/reference.py` from the program itself.\n",
         "After `pip install '.[completion]'` and once `activate-global-python-argcomplete --user`, bash and zsh "
         "complete commands, options, files, keys and their values, also of `python -m mpitrain`: `--set "
         "training.sch` becomes `--set training.schedule=`, and Tab then lists `constant`, `cosine` and `linear`.\n",

@@ -34,7 +34,8 @@ STARTING = ("advise", "compare", "launch")  # commands that start ranks
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status: 0 done, 2 bad input (one line on standard error), 1 a failed training."""
+    """Run one command; the exit status: 0 done, 2 bad input (one line on standard error), 1 a failed training, 75 one
+    that was stopped before its end."""
     _prepare_output()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow
         resolve_name("mpitrain.cli.completion:complete")(parser())

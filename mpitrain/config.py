@@ -72,7 +72,7 @@ class Data(Section, frozen=True):
     classes: Count | None = None
     """With `import`, the number of classes, where the targets are classes and the data sets do not tell."""
     context: Annotated[list[Few], msgspec.Meta(max_length=2)] = msgspec.field(default_factory=list)
-    """frames left and right of the one to classify"""
+    """frames left and right of the one to classify; one number counts for both sides"""
     window: Number = 0
     """Tokens of a sample, each of which is the target of those before it; a sample begins where the last one ended."""
     node_memory_gb: Amount = 4.0
@@ -84,7 +84,7 @@ class Data(Section, frozen=True):
     normalise: Literal["corpus", "speaker", "utterance", "mean", "unit", "none"] = "corpus"
     """Whose mean and standard deviation; for images also `"mean"`, the corpus's mean alone; `"unit"`: pixels ÷ 255."""
     crop: Number = 0  # side of the square crop in pixels: random in training, central in evaluation
-    flip: bool = False  # reflect every other training image
+    flip: bool = False  # reflect each training image with probability ½
     colour_shift: NotNegative = 0.0  # standard deviation of Krizhevsky's α; 0: none
 
 
@@ -110,13 +110,13 @@ class ModelOptions(Section, frozen=True):
     """Instead of a preset, a PyTorch module: `FILE.py:function` or `package.module:function` that builds it."""
     options: dict[str, object] | None = None  # the keyword arguments of the function of `import`
     backend: Literal["numpy", "torch", "auto"] = "numpy"
-    """What computes the network; with `import`, always `"torch"`. `"auto"`: whichever takes a step sooner, by some that
-    are timed before the training ([guide](pytorch.md#which-one))."""
+    """What computes the network; with `import`, always `"torch"`. `"auto"`: the faster one, by a few steps that are
+    timed before the training ([guide](pytorch.md#which-one))."""
     loss: Text | None = None
     """With `import`, a function of outputs and targets instead of the loss of `output`, named in the same way."""
     metric: Text | None = None
     """With `import`, a function of outputs and targets instead of the share of wrong classes: the mean over a
-    minibatch's samples of a figure of merit, of which less is better. It is called as the function is."""
+    minibatch's samples of a figure of merit, of which less is better, reported under the function's name."""
 
 
 class Pretraining(Section, frozen=True):
@@ -141,7 +141,7 @@ class RunOptions(Section, frozen=True):
     device: Literal["auto", "cpu", "gpu"] = "auto"  # auto: a GPU if there is one
     matmul: Literal["float32", "tf32", "bf16", "auto"] = "float32"
     """Precision of products on a GPU, and of PyTorch's; weights and sums are float32. `"auto"`: `"bf16"` where PyTorch
-    takes a step sooner with it, by some that are timed before the training, and otherwise `"float32"`."""
+    is faster with it, by a few steps that are timed before the training, and otherwise `"float32"`."""
     cuda_aware: Literal["auto", "yes", "no"] = "auto"  # whether MPI accepts GPU memory; auto: ask MPI
     team: Annotated[int, msgspec.Meta(ge=1, le=1000)] | Literal["node"] = 1
     """With `sparse-delta` and the elastic family: how many neighbouring ranks form a team that acts as one worker, or

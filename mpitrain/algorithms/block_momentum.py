@@ -42,7 +42,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         "diloco": {"momentum": 0.9, "rate": 0.7, "look_ahead": "step", "optimizer": {"name": "adamw"}},
         "sparseloco": {"momentum": 0.0, "rate": 1.0, "tau": 30, "top_k": 64, "optimizer": {"name": "adamw"}},
     }
-    preset: Literal["", "bmuf", "slowmo", "diloco", "sparseloco"] = ""  # a paper's values, with its stages
+    preset: Literal["", "bmuf", "slowmo", "diloco", "sparseloco"] = ""  # a paper's values of this table
     tau: Count = 10  # τ: minibatches between two averages
     momentum: Fraction | None = None  # μ; by default 1 − 1/p with p ranks (BMUF)
     rate: Positive = 1.0  # ζ: the step of Θ in units of the average's change
@@ -52,7 +52,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     buffers: Literal["kept", "reset", "averaged"] = "kept"
     """Whether an average leaves the optimizer's buffers as they are, clears them, or averages them."""
     top_k: Number = 0  # entries sent of each chunk of a rank's change, the rest later; 0: whole averages
-    chunk: Count = 4096  # neighbours in a tensor that are a chunk
+    chunk: Count = 4096  # elements of a chunk, neighbours in a tensor
     bits: Literal[1, 2, 4, 32] = 2  # of an entry sent: its sign, and one of its tensor's levels; 32: unquantised
     error_decay: Share = 0.95  # β: what of the rest is kept until the next exchange (SparseLoCo's error feedback)
     order: Literal["together", "free", "round-robin"] = "together"
@@ -63,7 +63,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     """In `"free"` order the workers' relative speeds, by which they take fewer than τ steps, repeated where there are
     more workers; by default as measured, and in `"round-robin"` order equal."""
     weights: Literal["equal", "samples"] = "equal"
-    """In these orders, `"samples"`: a difference after fewer than τ minibatches counts for less."""
+    """`"samples"`, unless the order is `"together"`: a difference after fewer than τ minibatches counts for less."""
 
     def check(self) -> None:
         if self.order != "together":

@@ -41,7 +41,8 @@ class Hybrid(SharedBatch, frozen=True, tag_field="name", tag="hybrid"):
     momentum: Fraction = 0.9  # μ
     weight_decay: NotNegative = 0.0005  # weight decay of Krizhevsky's rule, in addition to model.l2
     bias_rate: Positive = 2.0  # learning rate of biases, relative to that of weights
-    scaling: Literal["linear", "theory", "none"] = "linear"  # factor of η: k = batch / base_batch, √k, or 1
+    scaling: Literal["linear", "theory", "none"] = "linear"
+    """factor of η: `"linear"`: k = batch / base_batch, `"theory"`: √k, `"none"`: 1"""
     base_batch: Count = 128  # the minibatch to which training.learning_rate applies
     overlap: bool = True  # overlap communication and computation; false measures the gain
 

@@ -73,7 +73,7 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
             "sampling": "independent",
         },
     }
-    preset: Literal["", "zhang2013", "chan2014"] = ""  # a paper's values, with its stages
+    preset: Literal["", "zhang2013", "chan2014"] = ""  # a paper's values of this table
     momentum: Fraction = 0.0  # μ of the master (Chan & Lane eq 3)
     staleness: Literal["decay", "inverse", "gap-aware", "dana"] = "decay"
     """What becomes of a gradient at Θ_j when the server is at Θ_i: `"decay"` multiplies it by α = β^(i−j), `"inverse"`

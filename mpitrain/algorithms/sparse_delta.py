@@ -60,7 +60,8 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
             ],
         },
     }
-    preset: Literal["", "strom2015", "many-peers"] = ""  # a paper's values, with its stages
+    preset: Literal["", "strom2015", "many-peers"] = ""
+    """`"strom2015"`: the paper's values, pre-training and stages; `"many-peers"`: for 16 peers and more."""
     threshold: Positive = 1.0  # what the residual of summed gradients must exceed; with target_density, at first
     bits: Literal[1, 2, 4, 32] = 1  # of a sent value: ±1 to ±2^(bits − 1) thresholds; 32: the residual, unquantised
     codec: Literal["packed", "golomb-rice", "auto"] = "packed"  # code of indices; auto: Golomb–Rice while sparse
@@ -69,7 +70,7 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     tau: Count = 1  # local steps from Θ, whose change goes into the residual (in gradients: divided by the rate)
     combine: Literal["sum", "mean"] = "sum"  # whether all that peers send is added, or divided by their number
     top_k: Number = 0  # entries sent of each chunk of the residual; 0: what exceeds the threshold
-    chunk: Count = 4096  # neighbours in a tensor that are a chunk
+    chunk: Count = 4096  # elements of a chunk, neighbours in a tensor
     error_decay: Share = 1.0  # β: what of the residual is kept until the next turn (SparseLoCo's error feedback)
     momentum: Fraction = 0.0  # μ of the gradients before they go into the residual (Deep Gradient Compression)
     density_warmup: AmountOrNone = 0.0  # epochs in which the density falls from a quarter to target_density

@@ -62,7 +62,7 @@ def add_trained(commands: Subparsers) -> None:
     option(export, "--out FILE", "default: RUN/model.FORMAT", Path)
     onnx = export.add_argument_group("onnx")
     _add_output(onnx)
-    option(onnx, "--opset N", "version of ONNX's operators; default: 17", int)
+    option(onnx, "--opset N", "version of ONNX's operators; default: 17, of a PyTorch module 18", int)
     option(onnx, "--input", "type of images; default: uint8", choices=("uint8", "float32"))
     check = "compare with onnxruntime on held-out data; default: if it is installed and the data exist"
     option(onnx, "--check", check, action=argparse.BooleanOptionalAction)
@@ -140,7 +140,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
 def _add_code(parser: argparse.ArgumentParser) -> None:
     """Which code of the user's own is executed on account of a run folder."""
     option(parser, "--trust", "execute the code that a run folder names, though another user owns it")
-    new = "execute the files of model.import and model.loss as they are now, not as the run was trained with them"
+    new = "execute your own files as they are now, not as the run was trained with them"
     option(parser, "--new-code", new)
 
 

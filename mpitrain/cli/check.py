@@ -61,13 +61,13 @@ def advice(found: Found) -> list[str]:
     """What to change, in plain lines."""
     busy = found.ranks_a_node * found.threads
     share = f"{found.ranks_a_node} ranks of {some(found.threads, 'thread')} share {some(found.cores, 'core')} of a node"
-    idle = f"{found.cores - busy} cores of a node stay idle"
+    idle = f"a node has {some(found.cores - busy, 'idle core')}"
     reads = "MPI serves one-sided reads only while their target calls MPI"
     slow = "the run folder is slow: write checkpoints rarely (run.checkpoint_every), or elsewhere (run.out)"
     said = (
         (found.ranks == 1, "one rank: if more were started, the launcher does not fit this MPI (docs/clusters.md)"),
         (busy > found.cores, f"{share}: more ranks train no faster there; start fewer, or set run.threads"),
-        (2 * busy <= found.cores, f"{idle}: more ranks, or a larger run.threads, can use them"),
+        (2 * busy <= found.cores, f"{idle}: start more ranks, or set a larger run.threads"),
         *((True, line) for line in _of_exchange(found)),
         (found.nodes > 1 and not found.passive, f"{reads}: run.exchange = 'auto' takes messages"),
         ((found.write or inf) < SLOW, slow),

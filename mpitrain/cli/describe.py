@@ -69,7 +69,7 @@ def _step_times(config: Config, form: SampleForm, classes: int) -> Iterator[str]
     name = processor().get("model name", platform.machine())
     yield f"a step of {some(times.samples, 'sample')} on {some(threads, 'thread')}, {name}:"
     for way, seconds in zip(of, times.seconds, strict=True):
-        yield f"{way!s:<16} {1e3 * seconds:9.4g} ms {seconds / min(times.seconds):6.2f}"
+        yield f"{way!s:<16} {1e3 * seconds:9,.2f} ms {seconds / min(times.seconds):6.2f}"
 
 
 def _module(model: Any, config: Config) -> tuple[Table, list[str]]:

@@ -42,7 +42,7 @@ class Stage(Section, frozen=True, kw_only=True):
     momentum: Fraction | None = None
     """With `asgd`, the master's momentum, where `algorithm.momentum` is above 0 (Chan & Lane's MOMENTUM(i))."""
     bias_factor: Positive | None = None
-    """With `hybrid`, multiplies the biases' previous rate, instead of what changes the weights'."""
+    """With `hybrid`, multiplies the biases' previous rate; without it they follow the weights' rate."""
     workers: Count | None = None  # number of ranks that compute gradients, with algorithms that can change it
 
 

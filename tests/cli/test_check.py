@@ -37,7 +37,7 @@ def test_a_good_cluster_is_told_what_allreduce_gains() -> None:
     [
         ({"ranks": 1, "between": None, "nodes": 1, "within": None}, "the launcher does not fit this MPI"),
         ({"threads": 4}, "2 ranks of 4 threads share 4 cores"),
-        ({"cores": 16}, "12 cores of a node stay idle"),
+        ({"cores": 16}, "a node has 12 idle cores:"),
         ({"sum": 0.5}, "only 2.0 times as much as one, because a sum takes 0.50 s and a gradient 0.50 s"),
         ({"sum": 5.0}, "less than one rank"),
         ({"passive": False}, "one-sided reads only while their target calls MPI"),

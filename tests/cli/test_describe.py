@@ -7,6 +7,7 @@ import pytest
 
 from mpitrain.__main__ import main
 from mpitrain.models.presets import PRESETS
+from mpitrain.training.step_times import StepTimes
 
 
 def described(capsys: pytest.CaptureFixture[str], *settings: str) -> tuple[str, dict[str, list[str]]]:
@@ -48,6 +49,15 @@ def test_a_step_is_timed_by_all_that_is_there(capsys: pytest.CaptureFixture[str]
     names = [row.partition("  ")[0] for row in rows]
     assert said.startswith("32 samples on 1 thread, ") and names[0] == "NumPy"
     assert names[1:] in ([], ["PyTorch", "PyTorch in bf16"]) and all(" ms " in row for row in rows)
+
+
+def test_slow_steps_are_written_without_exponents(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("mpitrain.cli.describe.find_spec", lambda name: None)
+    monkeypatch.setattr("mpitrain.cli.describe.timed", lambda *_: StepTimes(32, [12.5]))
+    assert main(["describe", "--time"]) == 0
+    assert " 12,500.00 ms " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

@@ -177,7 +177,7 @@ def test_whole_texts_are_held_out(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["--dev", "0.6", "--test", "0.5", "few.txt"], "--dev 0.6: expected a share of the bytes below 1"),
         (["missing.txt"], "missing.txt"),
         (["empty.txt"], "prepare text: no file of text"),
-        (["few.txt"], "prepare text: 3 bytes in 1 document leave none for part"),
+        (["few.txt"], "prepare text: 3 bytes in 1 document leave none for part dev; give a larger --dev, or 0"),
         (["--tokenizer", "missing.json", "few.txt"], "--tokenizer missing.json: no such file"),
     ],
 )

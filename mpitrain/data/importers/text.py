@@ -99,8 +99,10 @@ def _divided(documents: list[TextPiece], shares: dict[str, float]) -> dict[str, 
             chosen.append(piece)
             begun += piece.stop - piece.start
         if not chosen and (part == "train" or shares[part]):
+            remedy = "smaller --dev and --test" if part == "train" else f"a larger --{part}, or 0"
             raise BadInput(
-                f"prepare text: {total:,} bytes in {some(len(documents), 'document')} leave none for part {part}"
+                f"prepare text: {total:,} bytes in {some(len(documents), 'document')} leave none for part {part}; "
+                f"give {remedy}"
             )
         if chosen:
             parts[part] = chosen

@@ -140,7 +140,8 @@ class Advice:
         script, advised = config.with_suffix(".sbatch"), deepcopy(self.chosen.tried.candidate.table)
         training = advised.setdefault("training", {})
         assert isinstance(training, dict)
-        training["epochs"] = self.chosen.tried.epochs
+        # Trainings may have been cut short for the budget; the one that is advised is whole.
+        training["epochs"] = float(f"{self.chosen.tried.epochs / self.question.whole:.4g}")
         write_whole(config, "".join(f"# {line}\n" for line in lines) + tomli_w.dumps(advised))
         write_whole(script, _script(config, trials))
         write_whole(trials.folder / "advice.md", "\n\n".join([*lines, markdown(HEADER, cells)]))

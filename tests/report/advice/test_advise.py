@@ -211,11 +211,14 @@ def test_a_training_that_ended_before_the_time_is_said() -> None:
     assert alone.lines()[1] == "test error after 1 h 0 min: 10.00% after 0.29 s, not trained longer"
 
 
-def test_trainings_that_were_cut_short_are_said() -> None:
+def test_trainings_that_were_cut_short_are_said_and_advised_in_full(tmp_path: Path) -> None:
     row = tried(0, "asgd", [2.0])
     row.share = 1 / 3
     found = Advice([row], Question(0.1, None, 27.0, 1 / 3))
     assert "trainings ended after 9 s of 27 s: the order beyond is extrapolated" in found.lines()
+    trials: Any = SimpleNamespace(folder=tmp_path, ranks=3, where={}, run_folder=lambda name: tmp_path / "none")
+    found.write(trials)
+    assert load(tmp_path / "advice.toml", []).training.epochs == 3
 
 
 def test_a_seed_that_did_not_end_in_time_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
