@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mpitrain.__main__ import parser
 from mpitrain.data.importers import recorded
-from mpitrain.data.importers.features import frame_centres, log_mel, with_deltas
+from mpitrain.data.importers.features import about, frame_centres, log_mel, with_deltas
 from mpitrain.data.importers.labels import classes_of, read_frames, read_segments
 from mpitrain.data.importers.wav import RecordingOptions, plan
 from mpitrain.errors import BadInput
@@ -185,6 +185,29 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, name: str, capsys: pyt
     _corpus(tmp_path)
     spoil(tmp_path)
     refused(tmp_path / "out", lambda: _frames(tmp_path, how), line, capsys)
+
+
+@pytest.mark.parametrize(
+    ("ending", "form", "share", "said"),
+    [
+        ("sph", "NIST", 0.7, "truncated: 1,600 samples by its head, there are "),
+        ("aiff", "AIFF", 0.7, "truncated: "),
+        ("au", "AU", 0.7, "truncated: 3,200 bytes by its head, there are "),
+        ("wav", "RF64", 0.7, "truncated: "),
+        ("ogg", "OGG", 0.95, "damaged: "),
+    ],
+)
+def test_truncated_recordings_are_refused(
+    tmp_path: Path, ending: str, form: str, share: float, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "audio" / f"u.{ending}"
+    path.parent.mkdir()
+    soundfile.write(path, _signal(0), RATE, format=form)
+    assert about(str(path)) == (RATE, 1600)
+    _cut(path, share)
+    (tmp_path / "labels").write_text("u 0 1 0\n")
+    make = lambda: plan({"train": tmp_path / "audio"}, tmp_path / "labels", PLAIN, {}, segments=True)  # noqa: E731
+    refused(tmp_path / "out", make, f"{path}: {said}", capsys)
 
 
 @pytest.mark.parametrize(
