@@ -143,6 +143,12 @@ def test_a_list_and_speakers_make_parts(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(set.union(*voices)) == 3
 
 
+def test_a_mark_of_byte_order_is_no_part_of_a_key(tmp_path: Path) -> None:
+    for encoding in ("utf-8", "utf-8-sig"):
+        (tmp_path / "labels").write_text("u 0 1 a\n", encoding=encoding)
+        assert list(read_segments(tmp_path / "labels", {})) == ["u"]
+
+
 def _cut(path: Path, share: float) -> None:
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
 
