@@ -130,6 +130,8 @@ def test_a_list_and_speakers_make_parts(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "utt2spk").write_text((tmp_path / "audio" / "utt2spk").read_text())
     names = {path.stem: path for path in (tmp_path / "audio").rglob("s*")}
     (tmp_path / "wav.scp").write_text("".join(f"{key} {names[key]}\n" for key in signals) + "unlabelled /x.wav\n")
+    with (tmp_path / "frames.txt").open("a") as labels:
+        labels.write("unrecorded 0\n")
     parts = imported(
         tmp_path / "out",
         lambda: plan(
@@ -138,6 +140,7 @@ def test_a_list_and_speakers_make_parts(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert "1 of 7 utterances of" in (out := " ".join(capsys.readouterr().out.split()))
     assert "have no labels and are left out: unlabelled" in out
+    assert f"1 of 7 utterances of {tmp_path}/frames.txt have no recording and are left out: unrecorded" in out
     voices = [{key[:2] for key in part["keys"]} for part in parts.values()]
     assert list(parts) == ["train", "dev", "test"] and [len(part["keys"]) for part in parts.values()] == [2, 2, 2]
     assert len(set.union(*voices)) == 3

@@ -174,6 +174,12 @@ def alike(features: Array, targets: Array, tolerance: int, classes: int | None, 
     return features, targets
 
 
+def without(labelled: Iterable[str], parts: Parts[Where]) -> list[str]:
+    """The labelled keys that are in no part."""
+    there = {utterance.key for utterances in parts.values() for utterance in utterances}
+    return [key for key in labelled if key not in there]
+
+
 def left_out(keys: list[str], count: int, why: str) -> tuple[str, ...]:
     """A message with the number and names of utterances that are left out; empty if there are none."""
     if not keys:
