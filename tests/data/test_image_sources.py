@@ -135,6 +135,17 @@ def test_a_spoilt_cifar_archive_is_one_line(tmp_path: Path, spoil: Any, line: st
     refused(tmp_path / "out", lambda: cifar.plan(source, "cifar10"), line, capsys)
 
 
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_flipped_bit_of_a_compressed_archive_is_one_line(tmp_path: Path, binary: bool) -> None:
+    """Most of them make other pixels, and nothing else."""
+    source = _store(_cifar_files("cifar10", binary)[0], tmp_path, "tar.gz")
+    whole = source.read_bytes()
+    for place in range(500, len(whole), len(whole) // 20):
+        source.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(BadInput, match="not a complete tar archive: "):
+            cifar.plan(source, "cifar10")
+
+
 @pytest.mark.parametrize("content", [b"", b"hello", None])
 def test_no_tar_archive_is_one_line(tmp_path: Path, content: bytes | None, capsys: Any) -> None:
     source = _store(_cifar_files("cifar10", False)[0], tmp_path, "tar.gz")

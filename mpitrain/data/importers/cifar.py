@@ -22,6 +22,7 @@ from mpitrain.start import Subparsers, option
 
 SIDE, PLANES = 32, 3
 PIXELS = PLANES * SIDE * SIDE
+PIECE = 1 << 20  # bytes read at a time
 LARGEST_FILE, LARGEST_ARCHIVE = 1 << 28, 1 << 30  # bytes, unpacked; the published files have 1.5e8 and 1.9e8
 
 
@@ -99,13 +100,19 @@ def _listed(path: Path) -> dict[str, str]:
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members. Raises TarError for one that is too large: a compressed archive may claim any size."""
+    """The members. Raises TarError for one that is too large, since a compressed archive may claim any size, and at the
+    end the decompressor's error if the archive does not match the checksum that follows the members."""
     total = 0
     for member in archive:
         total += member.size
         if not 0 <= member.size <= LARGEST_FILE or total > LARGEST_ARCHIVE:
             raise tarfile.TarError(f"{member.name} would take {member.size:,} bytes")
         yield member
+    assert archive.fileobj is not None  # since it is open
+    while piece := archive.fileobj.read(PIECE):
+        total += len(piece)
+        if total > LARGEST_ARCHIVE:
+            raise tarfile.TarError(f"more than {LARGEST_ARCHIVE:,} bytes")
 
 
 def _read(path: Path, member: str) -> bytes:
