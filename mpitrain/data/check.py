@@ -12,7 +12,7 @@ from rich.table import Table
 from mpitrain.console import open_plain
 from mpitrain.data.normalising import UNNORMALISED
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import NAMES, folder_parts
+from mpitrain.data.shards import class_names, folder_parts
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
@@ -69,7 +69,7 @@ def table_of_parts(*more: str) -> Table:
 def figures(file: ShardFile) -> Figures:
     """The figures of an open shard."""
     utterances = 0 if file.offsets is None else len(file.offsets) - 1
-    shape, names = " x ".join(map(str, file.inputs[1:])) or "token", str(file.attributes.get(NAMES, "")).split()
+    shape, names = " x ".join(map(str, file.inputs[1:])) or "token", class_names(file.attributes) or []
     normalised = file.kind == "tokens" or "mean" in file.attributes
     return Figures(file.inputs[0], utterances, shape, file.classes, np.bincount(file.targets), names, normalised)
 

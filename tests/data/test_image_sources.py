@@ -135,6 +135,14 @@ def test_a_spoilt_cifar_archive_is_one_line(tmp_path: Path, spoil: Any, line: st
     refused(tmp_path / "out", lambda: cifar.plan(source, "cifar10"), line, capsys)
 
 
+def test_names_with_blanks_stay_one_each(tmp_path: Path) -> None:
+    files = _cifar_files("cifar10", False)[0]
+    files["batches.meta"] = pickle.dumps({"label_names": [*TEN[:9], "big truck"]}, protocol=2)
+    source = _store(files, tmp_path, "tar.gz")
+    parts = imported(tmp_path / "out", lambda: cifar.plan(source, "cifar10"))
+    assert parts["train"]["class_names"].split() == [*TEN[:9], "big_truck"]
+
+
 @pytest.mark.parametrize("binary", [False, True])
 def test_a_flipped_bit_of_a_compressed_archive_is_one_line(tmp_path: Path, binary: bool) -> None:
     """Most of them make other pixels, and nothing else."""

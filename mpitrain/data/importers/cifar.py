@@ -177,7 +177,8 @@ def class_names(content: bytes, labels: LabelSet, path: Path) -> list[str]:
     else:
         found = read_pickle(content, path).get(labels.names_key)
         texts = [name for name in found if isinstance(name, bytes | str)] if isinstance(found, list) else []
-        names = [name.decode(errors="replace") if isinstance(name, bytes) else name for name in texts]
+        words = [(name.decode(errors="replace") if isinstance(name, bytes) else name).split() for name in texts]
+        names = ["_".join(own) for own in words]
     if len(names) != labels.classes:
         raise BadInput(f"{path}: {len(names)} names of {labels.classes} classes")
     return names
