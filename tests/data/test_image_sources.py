@@ -557,7 +557,8 @@ def test_the_command_line_says_what_it_cannot_do(tmp_path: Path) -> None:
         (["mnist", "--jobs", "0"], "--jobs 0: at least 1"),
         (["arrays", "--features", "x", "--channels-first"], "--channels-first: features have no channels"),
         (["arrays", "--images", "x", "--lengths", "n"], "--lengths: images have none"),
-        (["arrays", "--images", "x", "--parts", "train,test"], "neither SOURCE nor the name of the inputs contains"),
+        (["arrays", "--images", "x", "--parts", "train,test"], "neither SOURCE nor x contains"),
+        (["arrays", "--images", "{part}", "--parts", "train,test"], "neither SOURCE nor targets contains"),
         (["arrays", "--images", "x", "--parts", "tests"], "a part is called train, dev, test or test-NAME"),
     ):
         options = _parsed(["prepare", *words, str(tmp_path / "in"), str(tmp_path / "out")])
