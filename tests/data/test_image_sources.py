@@ -554,6 +554,7 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, suffix: str, how
 def test_the_command_line_says_what_it_cannot_do(tmp_path: Path) -> None:
     for words, line in (
         (["images", "--size", "-1"], "--size -1"),
+        (["images", "--size", "8193"], "--size 8193: at most 8192"),
         (["mnist", "--jobs", "0"], "--jobs 0: at least 1"),
         (["arrays", "--features", "x", "--channels-first"], "--channels-first: features have no channels"),
         (["arrays", "--images", "x", "--lengths", "n"], "--lengths: images have none"),
