@@ -50,6 +50,14 @@ def test_names_of_classes(tmp_path: Path, names: str, said: str, capsys: pytest.
     assert f"test, samples by class: {said}\n" in capsys.readouterr().out
 
 
+def test_files_that_nobody_reads_are_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for path in _write(tmp_path):
+        (tmp_path / path.name.replace("train", "val")).write_bytes(path.read_bytes())
+    check(tmp_path)
+    shown = capsys.readouterr().out
+    assert "warning: val-00002-of-00003.h5 is not read" in shown and "warning: train-0" not in shown
+
+
 def test_all_bad_shards_are_listed_and_the_first_is_raised(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     paths = _write(tmp_path)
     paths[0].write_bytes(paths[0].read_bytes()[:-100])
