@@ -113,6 +113,11 @@ def test_names_of_folders_tell_recordings_apart(tmp_path: Path, capsys: pytest.C
     part = imported(tmp_path / "out", lambda: _frames(tmp_path))["train"]
     assert [key.decode() for key in part["keys"]] == ["dr1/sa1", "dr2/sa1"]
     assert part["targets"].tolist() == [1] * 18 + [0] * 18 and part["class_names"] == "x y"
+    for number, name in enumerate(("dr1/sa2", "dr2/sa2")):
+        _write(tmp_path / "audio" / f"{name}.wav", _signal(number))
+    part = imported(tmp_path / "more", lambda: _frames(tmp_path))["train"]
+    assert [key.decode() for key in part["keys"]] == ["dr1/sa1", "dr2/sa1"]
+    assert "have no labels and are left out: dr1/sa2, dr2/sa2" in " ".join(capsys.readouterr().out.split())
 
 
 def test_links_to_folders_and_to_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -144,7 +144,8 @@ def _recordings(source: Path, labels: dict[str, UtteranceLabels], shards: Path |
     else:
         files = [path for path in files_below(source, shards) if path.suffix.lower() in ENDINGS]
         whole = [path.relative_to(source).with_suffix("").as_posix() for path in files]
-        keys = [key if key in labels else key.rpartition("/")[2] for key in whole]
+        names = [key.rpartition("/")[2] for key in whole]  # without labels under either, whole: many may have one name
+        keys = [name if key not in labels and name in labels else key for key, name in zip(whole, names, strict=True)]
         pairs = list(zip(keys, map(str, files), strict=True))
     for key, path in pairs:
         if key in found:
