@@ -151,6 +151,17 @@ def test_a_list_and_speakers_make_parts(tmp_path: Path, capsys: pytest.CaptureFi
     assert len(set.union(*voices)) == 3
 
 
+def test_speakers_that_are_told_of_some_or_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _corpus(tmp_path)
+    table = tmp_path / "audio" / "utt2spk"
+    table.write_text(table.read_text().replace("s1-u0 ", "S1-u0 "))
+    assert "speakers" not in imported(tmp_path / "out", lambda: _frames(tmp_path))["train"]
+    said = f"{table} does not say who speaks 1 of 6 utterances, such as s1-u0: no speakers are stored"
+    assert said in " ".join(capsys.readouterr().out.split())
+    table.write_text("s0-u0 s0\ns0-u0 s0\ns0-u0 s1\n")
+    refused(tmp_path / "other", lambda: _frames(tmp_path), "utt2spk, line 3: s0-u0 is there twice", capsys)
+
+
 def test_a_mark_of_byte_order_is_no_part_of_a_key(tmp_path: Path) -> None:
     for encoding in ("utf-8", "utf-8-sig"):
         (tmp_path / "labels").write_text("u 0 1 a\n", encoding=encoding)

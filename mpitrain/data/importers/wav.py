@@ -88,6 +88,7 @@ def plan(
     for part, source in sources.items():
         parts[part], missing = _utterances(source, labels, label_file, rates, shards)
         notes += recorded.left_out(missing, len(parts[part]) + len(missing), f"of {source} have no labels")
+        notes += recorded.unspoken(source, parts[part])
     notes += recorded.left_out(recorded.without(labels, parts), len(labels), f"of {label_file} have no recording")
     how = replace(how, rate=next(iter(rates)), background=fill)
     silence = np.zeros(how.rate)
