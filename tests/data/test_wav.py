@@ -168,6 +168,14 @@ def test_a_mark_of_byte_order_is_no_part_of_a_key(tmp_path: Path) -> None:
         assert list(read_segments(tmp_path / "labels", {})) == ["u"]
 
 
+@pytest.mark.parametrize("part", [":42", "[0:99]", ":42[0:99]"])
+def test_a_list_of_parts_of_files_is_refused(tmp_path: Path, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _corpus(tmp_path)
+    (tmp_path / "wav.scp").write_text(f"s0-u0 {tmp_path}/audio/s0-u0.WAV{part}\n")
+    make = lambda: plan({"train": tmp_path / "wav.scp"}, tmp_path / "frames.txt", PLAIN, {})  # noqa: E731
+    refused(tmp_path / "out", make, "wav.scp: s0-u0 is a part of a file; a list of recordings names whole ones", capsys)
+
+
 def _cut(path: Path, share: float) -> None:
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
 

@@ -141,7 +141,10 @@ def _recordings(source: Path, labels: dict[str, UtteranceLabels], shards: Path |
         raise BadInput(f"{source}: no such folder or list")
     found: dict[str, str] = {}
     if not source.is_dir():
-        pairs = [(key, place.path) for key, place in script(source)]
+        places = list(script(source))
+        if part := next((key for key, place in places if place.offset or place.cut), None):
+            raise BadInput(f"{source}: {part} is a part of a file; a list of recordings names whole ones")
+        pairs = [(key, place.path) for key, place in places]
     else:
         files = [path for path in files_below(source, shards) if path.suffix.lower() in ENDINGS]
         whole = [path.relative_to(source).with_suffix("").as_posix() for path in files]
