@@ -154,6 +154,14 @@ def test_a_flipped_bit_of_a_compressed_archive_is_one_line(tmp_path: Path, binar
             cifar.plan(source, "cifar10")
 
 
+@pytest.mark.parametrize("missing", ["data_batch_3.bin", "test_batch.bin"])
+def test_a_missing_binary_batch_is_named(tmp_path: Path, missing: str, capsys: Any) -> None:
+    files = _cifar_files("cifar10", True)[0]
+    del files[missing]
+    source = _store(files, tmp_path, "folder")
+    refused(tmp_path / "out", lambda: cifar.plan(source, "cifar10"), f"has no {missing}, which is a part", capsys)
+
+
 @pytest.mark.parametrize("content", [b"", b"hello", None])
 def test_no_tar_archive_is_one_line(tmp_path: Path, content: bytes | None, capsys: Any) -> None:
     source = _store(_cifar_files("cifar10", False)[0], tmp_path, "tar.gz")

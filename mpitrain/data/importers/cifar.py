@@ -72,7 +72,8 @@ def plan(path: Path, name: str) -> CorpusPlan:
     """
     labels, base = LABELS[name], name.removesuffix("-coarse")
     there = _listed(path)
-    binary = f"{TEST[base]}.bin" in there
+    forms = {ending: sum(file + ending in there for file in (*TRAIN[base], TEST[base])) for ending in ("", ".bin")}
+    binary = forms[".bin"] >= max(forms[""], 1)  # the one of which there is more
     names_file, ending = labels.names_files[binary], ".bin" if binary else ""
     parts = {"train": [file + ending for file in TRAIN[base]], "test": [TEST[base] + ending]}
     for file in (*parts["train"], *parts["test"], names_file):
