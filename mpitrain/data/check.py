@@ -12,8 +12,8 @@ from rich.table import Table
 from mpitrain.console import open_plain
 from mpitrain.data.normalising import UNNORMALISED
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import NAMES, folder_parts
-from mpitrain.errors import BadInput
+from mpitrain.data.shards import class_names, folder_parts
+from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array
 
 LISTED = 20  # classes that are named
@@ -28,8 +28,11 @@ def run(options: argparse.Namespace) -> int:
 def check(folder: Path) -> None:
     """Print a table of the parts, and a line for every bad shard. Raises BadInput naming the first of them."""
     table = table_of_parts("size")
-    faults, lines = list[BadInput](), list[str]()
-    for part, paths in folder_parts(folder).items():
+    faults, parts = list[BadInput](), folder_parts(folder)
+    shards = {path for paths in parts.values() for path in paths}
+    others = sorted(printable(path.name) for path in folder.glob("[!.]*.h5") if path not in shards)
+    lines = [f"warning: {name} is not read: shards are called as in docs/shards.md" for name in others]
+    for part, paths in parts.items():
         home: dict[bytes, Path] = {}
         found = [figures for path in paths if (figures := _verified(path, home, faults))]
         if found:
@@ -69,7 +72,7 @@ def table_of_parts(*more: str) -> Table:
 def figures(file: ShardFile) -> Figures:
     """The figures of an open shard."""
     utterances = 0 if file.offsets is None else len(file.offsets) - 1
-    shape, names = " x ".join(map(str, file.inputs[1:])) or "token", str(file.attributes.get(NAMES, "")).split()
+    shape, names = " x ".join(map(str, file.inputs[1:])) or "token", class_names(file.attributes) or []
     normalised = file.kind == "tokens" or "mean" in file.attributes
     return Figures(file.inputs[0], utterances, shape, file.classes, np.bincount(file.targets), names, normalised)
 

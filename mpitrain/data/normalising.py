@@ -12,7 +12,6 @@ from mpitrain.data.validation import GREATEST, Attributes, Value
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
-LEAST = 1e-8  # smallest variance of a group, so that a constant feature does not cause a division by zero
 ROUNDED = 1e-14  # of a mean's square: a variance up to this is that of a constant, by what float32 and sums round
 AT_A_TIME = 1 << 21  # values converted to float64 at a time
 COLOURS = 4  # up to this many channels, all products are summed; more channels are features, of which only squares are
@@ -35,7 +34,7 @@ def group_statistics(
     for first, rows in pieces:
         _add_moments(rows, first, offsets, groups, sums, squares)
     mean = sums / frames
-    scale = 1 / np.sqrt(np.maximum(squares / frames - mean * mean, LEAST))
+    scale = 1 / _deviation(mean, squares / frames - mean * mean)
     return mean.astype(np.float32), scale.astype(np.float32)
 
 
@@ -54,6 +53,11 @@ def of_pixels(how: str, attributes: Attributes, channels: int, dtype: np.dtype |
         return stored(attributes, channels, dtype)
     mean = stored(attributes, channels, dtype)[0] if how == "mean" else np.zeros(channels, dtype)
     return mean, np.full(channels, 1 / 255 if how == "unit" else 1.0, dtype)
+
+
+def _deviation(mean: Array, variance: Array) -> Array:
+    """That of a constant is 1; others may be of any size, such as that of features in amperes."""
+    return np.sqrt(np.where(variance > np.maximum(ROUNDED * mean * mean, GREATEST**-2), variance, 1.0))
 
 
 @njit(cache=True, nogil=True)
@@ -94,15 +98,14 @@ def moments(inputs: Array) -> dict[str, Value]:
 
 def statistics(shards: Iterable[Attributes]) -> dict[str, Value]:
     """`mean` and `standard_deviation` float32 [channels] from the moments of all shards; for images also `covariance`
-    [c, c]. The deviation of a constant is 1; others may be of any size, such as that of features in amperes."""
+    [c, c]."""
     found = list(shards)
     count, sums, products = (np.sum([np.asarray(shard[name]) for shard in found], axis=0) for name in MOMENTS)
     mean = sums / count
     spread = products / count - (np.outer(mean, mean) if np.ndim(products) == 2 else mean * mean)
     variance = np.diag(spread) if np.ndim(products) == 2 else spread
-    varies = variance > np.maximum(ROUNDED * mean * mean, GREATEST**-2)
     result = {
         "mean": mean.astype(np.float32),
-        "standard_deviation": np.sqrt(np.where(varies, variance, 1.0)).astype(np.float32),
+        "standard_deviation": _deviation(mean, variance).astype(np.float32),
     }
     return result | ({"covariance": spread.astype(np.float32)} if np.ndim(products) == 2 else {})

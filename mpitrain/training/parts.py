@@ -77,7 +77,7 @@ class OwnData:
             told = f"a table of {', '.join(map(str, given))}" if isinstance(given, Mapping) else type(given).__name__
             raise BadInput(f"{self._name}: returned {told}, not a table of data sets with one called 'train'")
         for part in given:
-            require_part(part, self._name)
+            require_part(part, f"{self._name}: {part}")
         self._given = {part: given[part] for part in sorted(given, key=part_order)}
         self._parts = list(self._given)
         self._classes = data.classes or classes_of(self._given["train"], self._name)

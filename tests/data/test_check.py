@@ -37,6 +37,27 @@ def test_a_training_part_that_cannot_be_normalised(tmp_path: Path, capsys: pytes
     assert "standard_deviation" not in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("names", "said"), [("big dog", "big: 5, dog: 0"), ("big dog cat", "0: 5, 1: 0"), ("big", "big: 5, 1: 0")]
+)
+def test_names_of_classes(tmp_path: Path, names: str, said: str, capsys: pytest.CaptureFixture) -> None:
+    """More than there are classes, as where a name has a blank, name none of them."""
+    for path in _write(tmp_path)[:1]:
+        set_attributes(path, {"class_names": names})
+        path.rename(tmp_path / "test-00000-of-00001.h5")
+    with pytest.raises(BadInput, match="missing"):
+        check(tmp_path)
+    assert f"test, samples by class: {said}\n" in capsys.readouterr().out
+
+
+def test_files_that_nobody_reads_are_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    for path in _write(tmp_path):
+        (tmp_path / path.name.replace("train", "val")).write_bytes(path.read_bytes())
+    check(tmp_path)
+    shown = capsys.readouterr().out
+    assert "warning: val-00002-of-00003.h5 is not read" in shown and "warning: train-0" not in shown
+
+
 def test_all_bad_shards_are_listed_and_the_first_is_raised(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     paths = _write(tmp_path)
     paths[0].write_bytes(paths[0].read_bytes()[:-100])

@@ -135,6 +135,33 @@ def test_a_spoilt_cifar_archive_is_one_line(tmp_path: Path, spoil: Any, line: st
     refused(tmp_path / "out", lambda: cifar.plan(source, "cifar10"), line, capsys)
 
 
+def test_names_with_blanks_stay_one_each(tmp_path: Path) -> None:
+    files = _cifar_files("cifar10", False)[0]
+    files["batches.meta"] = pickle.dumps({"label_names": [*TEN[:9], "big truck"]}, protocol=2)
+    source = _store(files, tmp_path, "tar.gz")
+    parts = imported(tmp_path / "out", lambda: cifar.plan(source, "cifar10"))
+    assert parts["train"]["class_names"].split() == [*TEN[:9], "big_truck"]
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_a_flipped_bit_of_a_compressed_archive_is_one_line(tmp_path: Path, binary: bool) -> None:
+    """Most of them make other pixels, and nothing else."""
+    source = _store(_cifar_files("cifar10", binary)[0], tmp_path, "tar.gz")
+    whole = source.read_bytes()
+    for place in range(500, len(whole), len(whole) // 20):
+        source.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
+        with pytest.raises(BadInput, match="not a complete tar archive: "):
+            cifar.plan(source, "cifar10")
+
+
+@pytest.mark.parametrize("missing", ["data_batch_3.bin", "test_batch.bin"])
+def test_a_missing_binary_batch_is_named(tmp_path: Path, missing: str, capsys: Any) -> None:
+    files = _cifar_files("cifar10", True)[0]
+    del files[missing]
+    source = _store(files, tmp_path, "folder")
+    refused(tmp_path / "out", lambda: cifar.plan(source, "cifar10"), f"has no {missing}, which is a part", capsys)
+
+
 @pytest.mark.parametrize("content", [b"", b"hello", None])
 def test_no_tar_archive_is_one_line(tmp_path: Path, content: bytes | None, capsys: Any) -> None:
     source = _store(_cifar_files("cifar10", False)[0], tmp_path, "tar.gz")
@@ -535,10 +562,12 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, suffix: str, how
 def test_the_command_line_says_what_it_cannot_do(tmp_path: Path) -> None:
     for words, line in (
         (["images", "--size", "-1"], "--size -1"),
+        (["images", "--size", "8193"], "--size 8193: at most 8192"),
         (["mnist", "--jobs", "0"], "--jobs 0: at least 1"),
         (["arrays", "--features", "x", "--channels-first"], "--channels-first: features have no channels"),
         (["arrays", "--images", "x", "--lengths", "n"], "--lengths: images have none"),
-        (["arrays", "--images", "x", "--parts", "train,test"], "neither SOURCE nor the name of the inputs contains"),
+        (["arrays", "--images", "x", "--parts", "train,test"], "neither SOURCE nor x contains"),
+        (["arrays", "--images", "{part}", "--parts", "train,test"], "neither SOURCE nor targets contains"),
         (["arrays", "--images", "x", "--parts", "tests"], "a part is called train, dev, test or test-NAME"),
     ):
         options = _parsed(["prepare", *words, str(tmp_path / "in"), str(tmp_path / "out")])

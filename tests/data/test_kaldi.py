@@ -176,10 +176,11 @@ def test_cmvn_scp_of_utterances_needs_no_speakers(tmp_path: Path) -> None:
 def test_utterances_without_alignment_are_counted_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     corpus = _corpus(tmp_path)
     lines = (tmp_path / "pdf.scp").read_text().splitlines(keepends=True)
-    (tmp_path / "pdf.scp").write_text("".join(lines[2:]))
+    (tmp_path / "pdf.scp").write_text("".join([*lines[2:], lines[2].replace("s2-u0", "unheard")]))
     part = imported(tmp_path / "out", lambda: _plan(tmp_path))["train"]
     assert "2 of 12 utterances of" in (out := " ".join(capsys.readouterr().out.split()))
     assert "data have no alignment and are left out: s0-u0, s1-u0" in out
+    assert "1 of 11 utterances have an alignment, no features and are left out: unheard" in out
     _same(_by_key(part), {key: corpus[key] for key in list(corpus)[2:]})
 
 

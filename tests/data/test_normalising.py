@@ -57,6 +57,17 @@ def test_an_utterance_has_statistics_of_its_own(tmp_path: Path, memory_limit: fl
     assert np.allclose(_all(corpus), wanted, atol=1e-6)
 
 
+@pytest.mark.parametrize("normalise", ["corpus", "speaker", "utterance"])
+@pytest.mark.parametrize("unit", [1e-12, 1e-6, 1e6])
+def test_features_of_any_unit_are_normalised(tmp_path: Path, normalise: str, unit: float) -> None:
+    writer = ShardWriter(tmp_path, "train", "frames", {"classes": 1})
+    rows = np.random.default_rng(1).normal(size=(50, 2)) * [unit, 0] + [3 * unit, 7 * unit]
+    writer.add(rows.astype(np.float32), np.zeros(50, np.int32), 0)
+    writer.finish()
+    found = _all(Corpus(tmp_path, "train", normalise=normalise))
+    assert np.allclose(found.mean(axis=0), 0, atol=1e-3) and np.allclose(found.std(axis=0), [1, 0], atol=1e-3)
+
+
 @pytest.mark.parametrize("memory_limit", [1e9, 0])
 @pytest.mark.parametrize(("normalise", "mean", "deviation"), [("corpus", [1, 2], [2, 4]), ("none", 0, 1)])
 def test_the_corpus_or_nobody_normalises(

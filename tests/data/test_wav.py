@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from mpitrain.__main__ import parser
 from mpitrain.data.importers import recorded
-from mpitrain.data.importers.features import frame_centres, log_mel, with_deltas
+from mpitrain.data.importers.features import about, frame_centres, log_mel, with_deltas
 from mpitrain.data.importers.labels import classes_of, read_frames, read_segments
 from mpitrain.data.importers.wav import RecordingOptions, plan
 from mpitrain.errors import BadInput
@@ -113,6 +113,11 @@ def test_names_of_folders_tell_recordings_apart(tmp_path: Path, capsys: pytest.C
     part = imported(tmp_path / "out", lambda: _frames(tmp_path))["train"]
     assert [key.decode() for key in part["keys"]] == ["dr1/sa1", "dr2/sa1"]
     assert part["targets"].tolist() == [1] * 18 + [0] * 18 and part["class_names"] == "x y"
+    for number, name in enumerate(("dr1/sa2", "dr2/sa2")):
+        _write(tmp_path / "audio" / f"{name}.wav", _signal(number))
+    part = imported(tmp_path / "more", lambda: _frames(tmp_path))["train"]
+    assert [key.decode() for key in part["keys"]] == ["dr1/sa1", "dr2/sa1"]
+    assert "have no labels and are left out: dr1/sa2, dr2/sa2" in " ".join(capsys.readouterr().out.split())
 
 
 def test_links_to_folders_and_to_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -130,6 +135,8 @@ def test_a_list_and_speakers_make_parts(tmp_path: Path, capsys: pytest.CaptureFi
     (tmp_path / "utt2spk").write_text((tmp_path / "audio" / "utt2spk").read_text())
     names = {path.stem: path for path in (tmp_path / "audio").rglob("s*")}
     (tmp_path / "wav.scp").write_text("".join(f"{key} {names[key]}\n" for key in signals) + "unlabelled /x.wav\n")
+    with (tmp_path / "frames.txt").open("a") as labels:
+        labels.write("unrecorded 0\n")
     parts = imported(
         tmp_path / "out",
         lambda: plan(
@@ -138,9 +145,35 @@ def test_a_list_and_speakers_make_parts(tmp_path: Path, capsys: pytest.CaptureFi
     )
     assert "1 of 7 utterances of" in (out := " ".join(capsys.readouterr().out.split()))
     assert "have no labels and are left out: unlabelled" in out
+    assert f"1 of 7 utterances of {tmp_path}/frames.txt have no recording and are left out: unrecorded" in out
     voices = [{key[:2] for key in part["keys"]} for part in parts.values()]
     assert list(parts) == ["train", "dev", "test"] and [len(part["keys"]) for part in parts.values()] == [2, 2, 2]
     assert len(set.union(*voices)) == 3
+
+
+def test_speakers_that_are_told_of_some_or_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _corpus(tmp_path)
+    table = tmp_path / "audio" / "utt2spk"
+    table.write_text(table.read_text().replace("s1-u0 ", "S1-u0 "))
+    assert "speakers" not in imported(tmp_path / "out", lambda: _frames(tmp_path))["train"]
+    said = f"{table} does not say who speaks 1 of 6 utterances, such as s1-u0: no speakers are stored"
+    assert said in " ".join(capsys.readouterr().out.split())
+    table.write_text("s0-u0 s0\ns0-u0 s0\ns0-u0 s1\n")
+    refused(tmp_path / "other", lambda: _frames(tmp_path), "utt2spk, line 3: s0-u0 is there twice", capsys)
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_key(tmp_path: Path) -> None:
+    for encoding in ("utf-8", "utf-8-sig"):
+        (tmp_path / "labels").write_text("u 0 1 a\n", encoding=encoding)
+        assert list(read_segments(tmp_path / "labels", {})) == ["u"]
+
+
+@pytest.mark.parametrize("part", [":42", "[0:99]", ":42[0:99]"])
+def test_a_list_of_parts_of_files_is_refused(tmp_path: Path, part: str, capsys: pytest.CaptureFixture[str]) -> None:
+    _corpus(tmp_path)
+    (tmp_path / "wav.scp").write_text(f"s0-u0 {tmp_path}/audio/s0-u0.WAV{part}\n")
+    make = lambda: plan({"train": tmp_path / "wav.scp"}, tmp_path / "frames.txt", PLAIN, {})  # noqa: E731
+    refused(tmp_path / "out", make, "wav.scp: s0-u0 is a part of a file; a list of recordings names whole ones", capsys)
 
 
 def _cut(path: Path, share: float) -> None:
@@ -185,6 +218,29 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, name: str, capsys: pyt
     _corpus(tmp_path)
     spoil(tmp_path)
     refused(tmp_path / "out", lambda: _frames(tmp_path, how), line, capsys)
+
+
+@pytest.mark.parametrize(
+    ("ending", "form", "share", "said"),
+    [
+        ("sph", "NIST", 0.7, "truncated: 1,600 samples by its head, there are "),
+        ("aiff", "AIFF", 0.7, "truncated: "),
+        ("au", "AU", 0.7, "truncated: 3,200 bytes by its head, there are "),
+        ("wav", "RF64", 0.7, "truncated: "),
+        ("ogg", "OGG", 0.95, "damaged: "),
+    ],
+)
+def test_truncated_recordings_are_refused(
+    tmp_path: Path, ending: str, form: str, share: float, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "audio" / f"u.{ending}"
+    path.parent.mkdir()
+    soundfile.write(path, _signal(0), RATE, format=form)
+    assert about(str(path)) == (RATE, 1600)
+    _cut(path, share)
+    (tmp_path / "labels").write_text("u 0 1 0\n")
+    make = lambda: plan({"train": tmp_path / "audio"}, tmp_path / "labels", PLAIN, {}, segments=True)  # noqa: E731
+    refused(tmp_path / "out", make, f"{path}: {said}", capsys)
 
 
 @pytest.mark.parametrize(

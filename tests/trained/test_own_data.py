@@ -238,7 +238,7 @@ def test_compare_takes_the_figure_of_merit(folder: Path, capsys: pytest.CaptureF
         (("data.options={what='none'}", "data.import=data.py:returns"), "returned NoneType, not a table"),
         (("data.options={what='parts'}", "data.import=data.py:returns"), "a table of training, not a table of data"),
         (("data.options={what='bad'}", "data.import=data.py:returns"), "part train: is int: neither"),
-        (("data.options={what='part'}", "data.import=data.py:returns"), "a part is called train, dev, test or test-"),
+        (("data.options={what='part'}", "data.import=data.py:returns"), "'data.py:returns': valid: a part is called"),
         (("data.options={what='other'}", "data.import=data.py:returns"), "part dev has 4 numbers, the network was"),
         (("data.path=shards",), "data.path: of shards; what data.import"),
         (("data.window=3",), "data.window: of shards"),

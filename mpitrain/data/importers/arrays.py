@@ -86,8 +86,9 @@ def plan(source: str, names: Names, parts: list[str], classes: int | None = None
     file or an invalid part."""
     for part in parts:
         shard_name(part, 0, 1)
-    if len(parts) > 1 and PLACE not in source + names.inputs:
-        raise BadInput(f"--parts {','.join(parts)}: neither SOURCE nor the name of the inputs contains {PLACE}")
+    every = names.inputs, names.targets, names.utterances, names.lengths, names.speakers
+    if len(parts) > 1 and (same := [name for name in every if name and PLACE not in source + name]):
+        raise BadInput(f"--parts {','.join(parts)}: neither SOURCE nor {same[0]} contains {PLACE}")
     chunks = {part: _chunks(Path(source.replace(PLACE, part)), names.of(part)) for part in parts}
     attributes = CorpusPlan.described(f"arrays of {Path(source).name}", classes)
     return CorpusPlan(names.kind, attributes, chunks, lambda chunk: [Path(chunk.path)], partial(_shard, classes))

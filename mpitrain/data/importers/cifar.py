@@ -22,6 +22,7 @@ from mpitrain.start import Subparsers, option
 
 SIDE, PLANES = 32, 3
 PIXELS = PLANES * SIDE * SIDE
+PIECE = 1 << 20  # bytes read at a time
 LARGEST_FILE, LARGEST_ARCHIVE = 1 << 28, 1 << 30  # bytes, unpacked; the published files have 1.5e8 and 1.9e8
 
 
@@ -71,7 +72,8 @@ def plan(path: Path, name: str) -> CorpusPlan:
     """
     labels, base = LABELS[name], name.removesuffix("-coarse")
     there = _listed(path)
-    binary = f"{TEST[base]}.bin" in there
+    forms = {ending: sum(file + ending in there for file in (*TRAIN[base], TEST[base])) for ending in ("", ".bin")}
+    binary = forms[".bin"] >= max(forms[""], 1)  # the one of which there is more
     names_file, ending = labels.names_files[binary], ".bin" if binary else ""
     parts = {"train": [file + ending for file in TRAIN[base]], "test": [TEST[base] + ending]}
     for file in (*parts["train"], *parts["test"], names_file):
@@ -99,13 +101,19 @@ def _listed(path: Path) -> dict[str, str]:
 
 
 def _members(archive: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
-    """The members. Raises TarError for one that is too large: a compressed archive may claim any size."""
+    """The members. Raises TarError for one that is too large, since a compressed archive may claim any size, and at the
+    end the decompressor's error if the archive does not match the checksum that follows the members."""
     total = 0
     for member in archive:
         total += member.size
         if not 0 <= member.size <= LARGEST_FILE or total > LARGEST_ARCHIVE:
             raise tarfile.TarError(f"{member.name} would take {member.size:,} bytes")
         yield member
+    assert archive.fileobj is not None  # since it is open
+    while piece := archive.fileobj.read(PIECE):
+        total += len(piece)
+        if total > LARGEST_ARCHIVE:
+            raise tarfile.TarError(f"more than {LARGEST_ARCHIVE:,} bytes")
 
 
 def _read(path: Path, member: str) -> bytes:
@@ -170,7 +178,8 @@ def class_names(content: bytes, labels: LabelSet, path: Path) -> list[str]:
     else:
         found = read_pickle(content, path).get(labels.names_key)
         texts = [name for name in found if isinstance(name, bytes | str)] if isinstance(found, list) else []
-        names = [name.decode(errors="replace") if isinstance(name, bytes) else name for name in texts]
+        words = [(name.decode(errors="replace") if isinstance(name, bytes) else name).split() for name in texts]
+        names = ["_".join(own) for own in words]
     if len(names) != labels.classes:
         raise BadInput(f"{path}: {len(names)} names of {labels.classes} classes")
     return names

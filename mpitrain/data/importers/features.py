@@ -1,5 +1,7 @@
 """Read audio files with soundfile (WAV, FLAC, Ogg, MP3, AIFF, NIST SPHERE and others); log-mel features and deltas."""
 
+import re
+
 import numpy as np
 
 from mpitrain.errors import BadInput, library, naming
@@ -14,6 +16,8 @@ SLOWEST, FASTEST = 1_000, 1_000_000  # samples per second
 LOUDEST = 2.0**31  # largest sample of a floating point file: full scale is 1, but some files use the scale of integers
 SHORT, DENSEST = 1 << 26, 256  # most samples of a file, or samples per byte of the file; Opus reaches 64 per byte
 BLOCK = 1 << 20  # samples read at a time
+SPHERE = 1024  # bytes of the head of a SPHERE file
+ENDLESS = 0xFFFFFFFF  # the length of a piece in the head of a file that was written to a pipe
 NEED = "prepare wav needs soundfile", "speech"
 
 
@@ -70,12 +74,11 @@ def about(path: str) -> tuple[int, int]:
     soundfile = library("soundfile", *NEED)
     with naming(path), naming(f"{path}: not a recording", soundfile.SoundFileError):
         with open(path, "rb") as file:
-            head = file.read(12)
+            head = file.read(SPHERE)
             size = file.seek(0, 2)
         found = soundfile.info(path)
-    told = int.from_bytes(head[4:8], "little") + 8
-    if head[:4] == b"RIFF" and told > size and told - 8 != 0xFFFFFFFF:
-        raise BadInput(f"{path}: truncated: {told:,} bytes by its head, there are {size:,}")
+    if lack := _lacking(head, found.frames, found.extra_info):
+        raise BadInput(f"{path}: {lack}")
     if found.channels != 1:
         raise BadInput(f"{path}: {found.channels} channels, expected one")
     if not SLOWEST <= found.samplerate <= FASTEST:
@@ -84,6 +87,20 @@ def about(path: str) -> tuple[int, int]:
     if found.frames > max(SHORT, DENSEST * size):
         raise BadInput(f"{path}: {found.frames:,} samples by its head, in a file of {size:,} bytes")
     return found.samplerate, found.frames
+
+
+def _lacking(head: bytes, samples: int, log: str) -> str:
+    """What says that parts of the file are missing, "" if nothing does. libsndfile reads what there is of a file that
+    was cut off, and tells of it in its log alone, of SPHERE not even there."""
+    for told, there in re.findall(r"(\d+) \(should be (\d+)\)", log):
+        if int(there) < int(told) != ENDLESS:
+            return f"truncated: {int(told):,} bytes by its head, there are {int(there):,}"
+    if ogg := re.search(r"^Ogg ?: (.+)", log, re.MULTILINE):  # it says nothing so of a whole one
+        return f"damaged: {ogg[1]}"
+    sphere = re.match(rb"NIST_1A\s.*?^sample_count -i (\d+)\s", head, re.MULTILINE | re.DOTALL)
+    if sphere and samples < int(sphere[1]):
+        return f"truncated: {int(sphere[1]):,} samples by its head, there are {samples:,}"
+    return ""
 
 
 def read_samples(path: str) -> Array:

@@ -88,6 +88,8 @@ def plan(
         for part, source in sources.items():
             parts[part], missing = _utterances(source, aligned, how.cmvn, archives)
             notes += recorded.left_out(missing, len(parts[part]) + len(missing), f"of {source} have no alignment")
+            notes += recorded.unspoken(source, parts[part])
+        notes += recorded.left_out(recorded.without(aligned, parts), len(aligned), "have an alignment, no features")
         dims = archives.matrix(parts["train"][0].where.features).shape[1]
     parts = recorded.split_off(parts, held_out, seed)
     attributes = CorpusPlan.described(f"Kaldi features of {sources['train']}", how.classes)

@@ -66,7 +66,8 @@ def script(path: Path) -> Iterator[tuple[str, Pointer]]:
 
 def table(path: Path) -> Iterator[tuple[int, list[str]]]:
     """The words of each line that is not blank, with its number from 1. Raises BadInput naming one that is not text."""
-    with naming(path), naming(f"{path}: not text in UTF-8", UnicodeDecodeError), path.open(encoding="utf-8") as file:
+    said = f"{path}: not text in UTF-8"
+    with naming(path), naming(said, UnicodeDecodeError), path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):
             if "\0" in line:
                 raise BadInput(f"{path}, line {number}: not text")

@@ -4,12 +4,13 @@ import argparse
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import partial
+from math import isqrt
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-from mpitrain.data.importers.pictures import load_picture, suffixes
+from mpitrain.data.importers.pictures import PIXELS, load_picture, suffixes
 from mpitrain.data.importers.plan import CorpusPlan, add_source, shard_slices
 from mpitrain.data.importers.walking import files_below, folders_in
 from mpitrain.data.validation import LEFT_OUT
@@ -61,6 +62,8 @@ def add_parser(sources: Subparsers) -> None:
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
+    if options.size**2 > PIXELS:
+        raise BadInput(f"--size {options.size}: at most {isqrt(PIXELS)}")
     look, split = Look(options.size, options.grey), Split(options.dev, options.test, options.seed)
     return plan(options.source, look, split, options.skip_broken, options.folder)
 

@@ -80,13 +80,25 @@ def parts_of(options: argparse.Namespace) -> tuple[dict[str, Path], dict[str, in
 
 
 def speakers_of(folder: Path) -> dict[str, str]:
-    """The speaker of each key by a folder's utt2spk, none if there is no such file. Raises BadInput naming the line."""
-    path, found = folder / "utt2spk", {}
+    """The speaker of each key by a folder's utt2spk, none if there is no such file. Raises BadInput naming a line that
+    is no pair, or that gives a key another speaker."""
+    path, found = folder / "utt2spk", dict[str, str]()
     for number, words in table(path) if path.exists() else ():
         if len(words) != 2:
             raise BadInput(f"{path}, line {number}: expected an utterance and its speaker")
-        found[words[0]] = words[1]
+        if found.setdefault(words[0], words[1]) != words[1]:
+            raise BadInput(f"{path}, line {number}: {words[0]} is there twice")
     return found
+
+
+def unspoken(source: Path, utterances: Utterances[Where]) -> tuple[str, ...]:
+    """What is said if utt2spk in a folder, or beside a list, leaves out some utterances: no speakers are stored."""
+    keys = [utterance.key for utterance in utterances if not utterance.speaker]
+    path = (source if source.is_dir() else source.parent) / "utt2spk"
+    if not keys or not path.exists():
+        return ()
+    lacking = f"{len(keys):,} of {len(utterances):,} utterances"
+    return (f"{path} does not say who speaks {lacking}, such as {keys[0]}: no speakers are stored",)
 
 
 def split_off(parts: Parts[Where], held_out: Mapping[str, int], seed: int) -> Parts[Where]:
@@ -172,6 +184,12 @@ def alike(features: Array, targets: Array, tolerance: int, classes: int | None, 
         worst = targets.min() if targets.min() < 0 else targets.max()
         raise BadInput(f"{where}: a label {worst}, but classes are numbered from 0 to {limit - 1}")
     return features, targets
+
+
+def without(labelled: Iterable[str], parts: Parts[Where]) -> list[str]:
+    """The labelled keys that are in no part."""
+    there = {utterance.key for utterances in parts.values() for utterance in utterances}
+    return [key for key in labelled if key not in there]
 
 
 def left_out(keys: list[str], count: int, why: str) -> tuple[str, ...]:

@@ -88,6 +88,8 @@ def plan(
     for part, source in sources.items():
         parts[part], missing = _utterances(source, labels, label_file, rates, shards)
         notes += recorded.left_out(missing, len(parts[part]) + len(missing), f"of {source} have no labels")
+        notes += recorded.unspoken(source, parts[part])
+    notes += recorded.left_out(recorded.without(labels, parts), len(labels), f"of {label_file} have no recording")
     how = replace(how, rate=next(iter(rates)), background=fill)
     silence = np.zeros(how.rate)
     dims = log_mel(silence, how.rate, how.bins, how.deltas).shape[1]  # reports anything that is missing, in one line
@@ -139,11 +141,15 @@ def _recordings(source: Path, labels: dict[str, UtteranceLabels], shards: Path |
         raise BadInput(f"{source}: no such folder or list")
     found: dict[str, str] = {}
     if not source.is_dir():
-        pairs = [(key, place.path) for key, place in script(source)]
+        places = list(script(source))
+        if part := next((key for key, place in places if place.offset or place.cut), None):
+            raise BadInput(f"{source}: {part} is a part of a file; a list of recordings names whole ones")
+        pairs = [(key, place.path) for key, place in places]
     else:
         files = [path for path in files_below(source, shards) if path.suffix.lower() in ENDINGS]
         whole = [path.relative_to(source).with_suffix("").as_posix() for path in files]
-        keys = [key if key in labels else key.rpartition("/")[2] for key in whole]
+        names = [key.rpartition("/")[2] for key in whole]  # without labels under either, whole: many may have one name
+        keys = [name if key not in labels and name in labels else key for key, name in zip(whole, names, strict=True)]
         pairs = list(zip(keys, map(str, files), strict=True))
     for key, path in pairs:
         if key in found:
