@@ -16,6 +16,7 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
     ("case", "algorithm", "line"),
     [
         ("break", "block-momentum", r"mpitrain: rank 1 left the loop after \d+ batches, and rank 0 did not"),
+        ("break late", "block-momentum", "mpitrain: the ranks took 26, 25 batches: one left the loop early"),
         ("more batches", "allreduce", "mpitrain: rank 0 left the loop after 6 batches, and rank 1 did not"),
         ("no backward", "allreduce", "mpitrain: rank 1 called backward less often than the others"),
         ("further backward", "allreduce", "mpitrain: rank 0 called backward less often than the others"),
