@@ -34,7 +34,7 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
         ("unfrozen", "easgd", "mpitrain: model: 0.bias needs a gradient, and did not at the start"),
         ("unsummed", "allreduce", "mpitrain: optimizer.step: the gradient of 0.weight is this rank's alone"),
         ("added up", "allreduce", "mpitrain: optimizer.step: gradients were only added up"),
-        ("mean", "easgd-sync", "mpitrain: rank 1: waited 4 s for ranks.mean; deadline sets the seconds"),
+        ("mean", "easgd-sync", "mpitrain: rank 1: waited 4 s for ranks.mean, which all ranks call together; deadline"),
         ("save", "easgd", r"mpitrain: rank 1: waited 4 s for ranks\.save, which all ranks call"),
         ("save", "allreduce", r"mpitrain: rank 1: waited 4 s for ranks\.save, which all ranks call"),
         ("save apart", "easgd", r"mpitrain: rank 1 called ranks.save\('rank-1'\), rank 0 ranks.save\('rank-0'\)"),
