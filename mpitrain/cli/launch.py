@@ -23,6 +23,11 @@ from mpitrain.signals import STOPPED
 
 TRIES = 3  # starts, one after the other, that leave no new checkpoint
 PAUSE = 1.0  # seconds before the next start, in which the last one's processes end; after one in vain, five times it
+#: Becomes a program of the user's own, whose SIGTERM `start` has blocked: it could not end its own processes by it.
+UNBLOCKED = (
+    "import os, signal, sys; signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM}); "
+    "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
+)
 TAIL = 1 << 13  # bytes of the records that are looked at while the training runs
 
 
@@ -46,8 +51,8 @@ class Launched:
         """Raises BadInput for words that belong to the other kind, and for what the configuration of a run without a
         folder says wrongly."""
         self._options, self._size, self._failed, self._made = options, 0, False, False
-        self._own = options.config is not None and options.config.suffix == ".py"
-        if (options.words and not self._own) or (self._own and (options.set or not options.continued)):
+        self.own = options.config is not None and options.config.suffix == ".py"
+        if (options.words and not self.own) or (self.own and (options.set or not options.continued)):
             raise BadInput("launch: a program of your own is started as launch -n 4 --continue DIR -- PROGRAM.py WORDS")
         given = {"--out": options.out, "--resume": options.resume, "--continue": options.continued}
         self._how, folder = next(((name, path) for name, path in given.items() if path), ("--continue", None))
@@ -68,8 +73,8 @@ class Launched:
         """The command line of the next start."""
         options, how, self._how = self._options, self._how, "--continue"
         self._size, self._failed = self._recorded(), False
-        if self._own:
-            return [sys.executable, str(options.config), *options.words]
+        if self.own:
+            return [sys.executable, "-c", UNBLOCKED, str(options.config), *options.words]
         words = [str(options.config)] if options.config else []
         words += [word for each in options.set for word in ("--set", each)]
         flags = {"--trust": options.trust, "--new-code": options.new_code, "--print-config": options.print_config}
@@ -78,7 +83,7 @@ class Launched:
 
     def left(self) -> Left:
         """What its run folder holds now; of a save the time when it was written, in place of samples."""
-        if self._own:
+        if self.own:
             with suppress(OSError):
                 return Left("", (self.folder / MANIFEST).stat().st_mtime_ns)
             return Left("", 0)
@@ -89,7 +94,7 @@ class Launched:
 
     def least(self) -> int:
         """run.least_ranks. Raises BadInput for what the configuration says wrongly."""
-        if self._own:
+        if self.own:
             return 1
         found, _ = newest(self.folder / "checkpoints")
         path = found / CONFIG if found else self._options.config
@@ -108,7 +113,7 @@ class Launched:
     def ended(self) -> bool:
         """Whether this start has recorded its end, or need not: Open MPI's launcher with ULFM ends with status 0 even
         where all ranks died that had trained."""
-        if self._own or self._options.print_config:
+        if self.own or self._options.print_config:
             return True
         with suppress(OSError), self._metrics.open("rb") as file:
             file.seek(self._size)
@@ -118,7 +123,7 @@ class Launched:
     def restart(self, status: int | None, lost: list[int], samples: int) -> None:
         """Say and record that the training starts again from a checkpoint of this many samples, and how many later ones
         are trained on a second time."""
-        if self._own:
+        if self.own:
             say(f"{named(lost) if lost else 'a rank'} was lost (exit status {status})")
             return
         failed: Record = next(records_of(self._metrics, "failed"), {}) if self.failed() else {}
@@ -158,6 +163,8 @@ def run(options: argparse.Namespace) -> int:
                 say(f"it does not train on {some(ranks, 'rank')}")
                 return STOPPED
             ended = status == 0 and work.ended()
+            if relay.asked and work.own and status not in (0, 2):
+                return STOPPED
             if relay.asked or ended or status in (2, STOPPED):
                 return status or int(not ended)
             if after.summary != before.summary:

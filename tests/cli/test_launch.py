@@ -12,6 +12,7 @@ import pytest
 
 from mpitrain.__main__ import main
 from mpitrain.api.nodes import nodes_of, on_nodes
+from mpitrain.cli.launch import UNBLOCKED
 
 #: A launcher that notes each start, and then does what a test wants: $1 is the number of ranks. `finish` is the end of
 #: a training, which its ranks record.
@@ -259,7 +260,20 @@ def test_a_program_of_ones_own_goes_on_from_what_it_has_saved(starts: Callable[.
     """As long as each start saves; more than three do."""
     Path("train.py").write_text(PROGRAM)
     lines = starts('shift; exec "$@"', "--continue", "saved", "--", "train.py", "--lr", "3", status=0)
-    assert lines == [f"2 {sys.executable} train.py --lr 3"] * 6
+    assert lines == [f"2 {sys.executable} -c {UNBLOCKED} train.py --lr 3"] * 6
+
+
+def test_a_program_of_ones_own_can_be_terminated(starts: Callable[..., list[str]]) -> None:
+    """And can terminate its own processes, as loaders do; the launcher is not to be."""
+    ends = "import subprocess; p = subprocess.Popen(['sleep', '60']); p.terminate(); p.wait(10)"
+    Path("train.py").write_text(ends)
+    assert len(starts('shift; exec "$@"', "--continue", "saved", "--", "train.py", status=0)) == 1
+
+
+def test_a_program_of_ones_own_that_a_signal_ended_is_to_go_on(starts: Callable[..., list[str]]) -> None:
+    """With the status on which a job goes back into the queue."""
+    Path("train.py").write_text("import os, time; os.kill(os.getppid(), 15); time.sleep(60)")
+    assert len(starts('shift; exec "$@"', "--continue", "saved", "--", "train.py", status=75)) == 1
 
 
 @pytest.mark.parametrize("words", [("train.py",), ("--continue", "a", "--set", "b=1", "--", "train.py"), ("a", "b")])

@@ -83,7 +83,7 @@ class Averages(Moving):
         self._since = 0 if due or self.rule.overlaps else self._since + 1
 
     def finish(self, t: int) -> None:
-        self.roll.call(t, "the end of the loop", leaving=True)
+        self.leave(t)
         if self._since:
             self.rule.shorten(self._since)
             self._start(t, self.eta)

@@ -61,11 +61,15 @@ class Method:
             raise TrainingFailed(f"rank {self.transport.rank}: the parameters are not finite")
 
     def leave(self, t: int) -> None:
-        """End the loop with the others, after t batches of this rank's; say how many each took, if they differ."""
+        """End the loop with the others, after t batches of this rank's. Where they took other numbers, that is said;
+        BadInput everywhere where all are to be at the same batch."""
         counts = self.roll.call(t, "the end of the loop", leaving=True, count=t)
-        if self.transport.rank == 0 and min(counts) < max(counts):
-            took = ", ".join(map(str, counts))
-            say(f"warning: the ranks took {took} batches: one left the loop early")
+        if min(counts) < max(counts):
+            line = f"the ranks took {', '.join(map(str, counts))} batches: one left the loop early"
+            if self.in_step:
+                self.roll.refuse(line, [counts.index(min(counts))])
+            if self.transport.rank == 0:
+                say(f"warning: {line}")
 
     # ---- saves, between two batches
 

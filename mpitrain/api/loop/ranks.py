@@ -177,7 +177,7 @@ class Ranks:
         """The mean of every rank's number. All ranks call it together."""
         told = np.array([number(value, "ranks.mean")])
         with self._attendance:
-            self._calls.sum(told, "ranks.mean")
+            self._calls.sum(told, "ranks.mean, which all ranks call together")
         return float(told[0] / self.size)
 
     def log(self, **values: float | torch.Tensor) -> None:

@@ -16,6 +16,7 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
     ("case", "algorithm", "line"),
     [
         ("break", "block-momentum", r"mpitrain: rank 1 left the loop after \d+ batches, and rank 0 did not"),
+        ("break late", "block-momentum", "mpitrain: the ranks took 26, 25 batches: one left the loop early"),
         ("more batches", "allreduce", "mpitrain: rank 0 left the loop after 6 batches, and rank 1 did not"),
         ("no backward", "allreduce", "mpitrain: rank 1 called backward less often than the others"),
         ("further backward", "allreduce", "mpitrain: rank 0 called backward less often than the others"),
@@ -33,7 +34,7 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
         ("unfrozen", "easgd", "mpitrain: model: 0.bias needs a gradient, and did not at the start"),
         ("unsummed", "allreduce", "mpitrain: optimizer.step: the gradient of 0.weight is this rank's alone"),
         ("added up", "allreduce", "mpitrain: optimizer.step: gradients were only added up"),
-        ("mean", "easgd-sync", "mpitrain: rank 1: waited 4 s for ranks.mean; deadline sets the seconds"),
+        ("mean", "easgd-sync", "mpitrain: rank 1: waited 4 s for ranks.mean, which all ranks call together; deadline"),
         ("save", "easgd", r"mpitrain: rank 1: waited 4 s for ranks\.save, which all ranks call"),
         ("save", "allreduce", r"mpitrain: rank 1: waited 4 s for ranks\.save, which all ranks call"),
         ("save apart", "easgd", r"mpitrain: rank 1 called ranks.save\('rank-1'\), rank 0 ranks.save\('rank-0'\)"),
