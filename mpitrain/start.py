@@ -10,6 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from mpitrain.machine import is_zen_4
+
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # where commands are added
 DEADLINE, LONGEST = 300.0, 1e9  # seconds: the default of run.deadline, and its maximum
 #: The number of a rank in its job: Open MPI, MPICH and Intel MPI, PMIx, Slurm. Slurm's comes last: within a batch
@@ -121,7 +123,7 @@ def stopped_ranks() -> dict[int, int]:
 def prepare_environment() -> None:
     """Choose OpenBLAS's kernels where its own choice is slower, and the folder of Numba's cache. Variables that the
     user has set are kept."""
-    if _is_zen_4():
+    if is_zen_4():
         # Zen 4 executes an AVX-512 instruction in two halves: the AVX2 kernels are 3 to 10 % quicker there
         # (benchmarks/compute).
         os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
@@ -151,19 +153,3 @@ def _private_folder() -> str:
     if folder.stat().st_uid != os.getuid():
         return tempfile.mkdtemp(prefix="mpitrain-")
     return str(folder)
-
-
-def processor() -> dict[str, str]:
-    """What the system says of its first core, by name; nothing where it does not say it."""
-    try:
-        facts = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
-    except OSError:
-        return {}
-    lines = dict(line.split(":", 1) for line in facts.splitlines() if ":" in line)
-    return {key.strip(): value.strip() for key, value in lines.items()}
-
-
-def _is_zen_4() -> bool:
-    """Whether this is AMD family 25 with AVX-512, which Zen 3 lacks."""
-    known = processor()
-    return known.get("vendor_id") == "AuthenticAMD" and known.get("cpu family") == "25" and "avx512f" in known["flags"]

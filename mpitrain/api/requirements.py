@@ -14,6 +14,7 @@ from mpitrain.algorithms import name_of
 from mpitrain.api.options import TrainOptions
 from mpitrain.config import Config
 from mpitrain.errors import BadInput
+from mpitrain.machine import usable_memory
 from mpitrain.models.model import Model, buffered
 from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
@@ -70,14 +71,14 @@ def require_memory(config: Config, network: Model, corpus: Part, simulated: int)
     Counted is the least that a training needs: in a process, parameters and gradient; in a simulation of `simulated`
     ranks, which share this process, all vectors and activations of every rank, and the samples once.
     """
-    itemsize, there = np.dtype(config.training.dtype).itemsize, installed()
+    itemsize, there = np.dtype(config.training.dtype).itemsize, usable_memory()
     size = network.layout.size
     if 2 * size * itemsize > there:
         preset, width = config.model.preset, config.model.width
         large = network.name if preset is None else f"model.preset, model.width: {preset} of width {width:g}"
         raise BadInput(
             f"{large} has {size:,} parameters; with their gradient they take "
-            f"{2 * size * itemsize / 1e9:,.0f} GB, this node has {there / 1e9:,.0f} GB"
+            f"{2 * size * itemsize / 1e9:,.1f} GB, a process may have {there / 1e9:,.1f} GB"
         )
     if not simulated:
         return
@@ -85,15 +86,10 @@ def require_memory(config: Config, network: Model, corpus: Part, simulated: int)
     needed = simulated * (count * size + activations) * itemsize + corpus.held_bytes
     if needed > there:
         raise BadInput(
-            f"--ranks {simulated}: need at least {needed / 1e9:,.1f} GB, this machine has {there / 1e9:,.1f} GB: each "
+            f"--ranks {simulated}: need at least {needed / 1e9:,.1f} GB, a process may have {there / 1e9:,.1f}: each "
             f"rank {count} vectors of {size:,} parameters and {activations:,} activations of its minibatch, {itemsize} "
             f"bytes each; all together {corpus.held_bytes / 1e6:,.0f} MB of samples"
         )
-
-
-def installed() -> int:
-    """Bytes of memory of this node."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def activations_of(config: Config, network: Model, ranks: int) -> int:

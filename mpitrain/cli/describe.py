@@ -1,7 +1,6 @@
 """`python -m mpitrain describe [CONFIG]`: the network of a configuration, layer by layer, or a module's parameters."""
 
 import argparse
-import os
 import platform
 import re
 from collections.abc import Iterator
@@ -19,6 +18,7 @@ from mpitrain.algorithms import name_of
 from mpitrain.config import Config
 from mpitrain.console import open_plain
 from mpitrain.errors import BadInput, some
+from mpitrain.machine import processor, usable_cores
 from mpitrain.models import design as designs
 from mpitrain.models import presets
 from mpitrain.models.layer import Shape
@@ -27,7 +27,6 @@ from mpitrain.models.model import buffered
 from mpitrain.models.network import Network, network_of_layers
 from mpitrain.sampling.batch import SampleForm
 from mpitrain.sampling.rng import stream
-from mpitrain.start import processor
 from mpitrain.training.inputs import code_of, design_of, network_of
 from mpitrain.training.parts import form_of, source_of
 from mpitrain.training.step_times import Way, steps, timed, ways
@@ -63,7 +62,7 @@ def _step_times(config: Config, form: SampleForm, classes: int) -> Iterator[str]
     """A line for each way in which the network can be computed here: what a step takes."""
     every = Way("torch" if config.model.import_ else "auto", "auto").of(config)
     of = [way for way in ways(every) if way.backend == "numpy" or find_spec("torch")]
-    threads = config.run.threads or len(os.sched_getaffinity(0))
+    threads = config.run.threads or usable_cores()
     with threadpool_limits(threads):
         times = timed("", steps(config, of, form, classes, threads), config.training.minibatch)
     name = processor().get("model name", platform.machine())

@@ -1,7 +1,6 @@
 """`info`: print the environment that this program finds. Run it first on a new cluster."""
 
 import argparse
-import os
 import platform
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from mpitrain.cli.check import advice, measure
 from mpitrain.cli.train import refuse
 from mpitrain.device import available, describe, why_staged
 from mpitrain.errors import some
+from mpitrain.machine import usable_cores
 from mpitrain.mpi import Transport, abort_on_exception, cuda_aware, library
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.enduring import NEEDED, tolerant
@@ -35,7 +35,7 @@ def run(options: argparse.Namespace) -> int:
     each = some(number, "thread")
     places = transport.gather_texts(
         f"{platform.node()} local rank {transport.local_rank} of {transport.local_size}, "
-        f"{some(len(os.sched_getaffinity(0)), 'core')}, {each} in a training",
+        f"{some(usable_cores(), 'core')}, {each} in a training",
         "the ranks' places",
     )
     passive = transport.progresses_passively() if transport.size > 1 else True

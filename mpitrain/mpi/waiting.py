@@ -14,6 +14,7 @@ from math import inf
 import numpy as np
 
 from mpitrain.errors import Overdue, named
+from mpitrain.machine import core_limit
 from mpitrain.mpi.communicator import Communicator, Request, Runtime
 from mpitrain.mpi.cores import LARGEST, share
 from mpitrain.mpi.heartbeats import BEATS, Heartbeats
@@ -121,7 +122,9 @@ class Member:
         own, ranks = os.sched_getaffinity(0), np.zeros(LARGEST, np.int32)  # of the node, that may use each core
         ranks[list(own)] = 1
         self.wait(self._local.Iallreduce(MPI.IN_PLACE, ranks, MPI.SUM), "the start of the program")
-        return share(own, ranks.tolist()), int(np.count_nonzero(ranks))
+        limit = core_limit()
+        mine, all_ranks = share(own, ranks.tolist()), int(np.count_nonzero(ranks))
+        return max(int(min(mine, limit / self.local_size)), 1), max(int(min(all_ranks, limit)), 1)
 
     def blocking(self, call: str) -> AbstractContextManager[object]:
         """Context around a call of MPI that has no nonblocking form, under the deadline."""

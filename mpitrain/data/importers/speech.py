@@ -5,7 +5,6 @@ set). The same recipe gives the same shards, whatever the number of processes.
 """
 
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
@@ -35,6 +34,7 @@ from mpitrain.errors import BadInput
 from mpitrain.files import writing
 from mpitrain.files.claim import claimed
 from mpitrain.flat import Array
+from mpitrain.machine import usable_cores
 from mpitrain.signals import Stop
 
 HELD_OUT = 0.1, 0.5  # length of each other part as a fraction of the training hours, and at most in hours
@@ -58,7 +58,7 @@ def prepare_speech(
     `jobs`: number of processes, by default that of the cores; `limit`: bytes of features in a shard. Raises BadInput
     for an unknown language, a missing extra, a folder that already holds a corpus, and too few classes.
     """
-    began, console, stop, jobs = time.monotonic(), open_plain(), Stop(), jobs or len(os.sched_getaffinity(0))
+    began, console, stop, jobs = time.monotonic(), open_plain(), Stop(), jobs or usable_cores()
     if not 0 < hours < 1e5:
         raise BadInput(f"--hours {hours:g}: expected a positive number")
     if recipe.noise is not None and not abs(recipe.noise) <= LOUDEST:

@@ -1,7 +1,6 @@
 """`python -m mpitrain advise CONFIG.toml --cluster FILE --ranks N`: search, and say what to train; see `--help`."""
 
 import argparse
-import os
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,6 +12,7 @@ from mpitrain.config import FIRST, read_toml, with_keys
 from mpitrain.console import open_console
 from mpitrain.errors import BadInput, naming, printable, say, some
 from mpitrain.files import Record
+from mpitrain.machine import usable_cores
 from mpitrain.report import ingredients
 from mpitrain.report.advice.candidates import Candidates
 from mpitrain.report.advice.result import HEADER, Advice
@@ -98,4 +98,4 @@ def _trials(options: argparse.Namespace, stop: Stop, own: Record) -> Trials:
         raise BadInput("--launch: simulated ranks are started without a launcher; it belongs to --here")
     path = find(options.cluster)
     words = [*PROGRAM, "simulate", "--cluster", str(path), "--ranks", str(options.ranks)]
-    return Trials(options.out, options.ranks, len(os.sched_getaffinity(0)), read_toml(path) | own, words, stop)
+    return Trials(options.out, options.ranks, usable_cores(), read_toml(path) | own, words, stop)
