@@ -1,16 +1,15 @@
-"""The start of a process, before MPI, NumPy and the configuration: what its launcher and the command line say, and the
-environment variables that NumPy's BLAS and Numba read when they load."""
+"""The start of a process, before MPI, NumPy and the configuration: what its launcher and the command line say, what the
+system lets it have of the machine, and the environment variables that NumPy's BLAS and Numba read when they load."""
 
 import argparse
 import os
 import tempfile
 import tomllib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from math import inf
 from pathlib import Path
 from typing import Any, TypeAlias
-
-from mpitrain.machine import is_zen_4
 
 Subparsers: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"  # where commands are added
 DEADLINE, LONGEST = 300.0, 1e9  # seconds: the default of run.deadline, and its maximum
@@ -29,6 +28,9 @@ LOCAL_RANK = (
 SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many ranks there are: Open MPI, MPICH and Intel MPI
 #: How many threads a rank has: a job's cores for each task, else what the user lets OpenBLAS, or any library, start.
 THREADS = ("SLURM_CPUS_PER_TASK", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
+#: Where Linux shows the control groups, by which Slurm, Docker and Kubernetes limit what processes may use, and which
+#: of them are this process's.
+GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
 def option(
@@ -123,7 +125,7 @@ def stopped_ranks() -> dict[int, int]:
 def prepare_environment() -> None:
     """Choose OpenBLAS's kernels where its own choice is slower, and the folder of Numba's cache. Variables that the
     user has set are kept."""
-    if is_zen_4():
+    if _is_zen_4():
         # Zen 4 executes an AVX-512 instruction in two halves: the AVX2 kernels are 3 to 10 % quicker there
         # (benchmarks/compute).
         os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
@@ -153,3 +155,53 @@ def _private_folder() -> str:
     if folder.stat().st_uid != os.getuid():
         return tempfile.mkdtemp(prefix="mpitrain-")
     return str(folder)
+
+
+def processor() -> dict[str, str]:
+    """What the system says of its first core, by name; nothing where it does not say it."""
+    try:
+        facts = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
+    except OSError:
+        return {}
+    lines = dict(line.split(":", 1) for line in facts.splitlines() if ":" in line)
+    return {key.strip(): value.strip() for key, value in lines.items()}
+
+
+def _is_zen_4() -> bool:
+    """Whether this is AMD family 25 with AVX-512, which Zen 3 lacks."""
+    known = processor()
+    return known.get("vendor_id") == "AuthenticAMD" and known.get("cpu family") == "25" and "avx512f" in known["flags"]
+
+
+def usable_cores() -> int:
+    """How many cores this process may compute on at a time, at least 1."""
+    return max(int(min(len(os.sched_getaffinity(0)), core_limit())), 1)
+
+
+def core_limit() -> float:
+    """How many cores' time the processes of this control group may take together, such as 1.5 after
+    `docker run --cpus 1.5`; infinity where nothing limits it."""
+    told = [text.split() for text in _told("", "cpu.max")]
+    told += [[*both] for both in zip(_told("cpu", "cpu.cfs_quota_us"), _told("cpu", "cpu.cfs_period_us"), strict=False)]
+    limits = (float(quota) / float(period) for quota, period in told if quota not in ("max", "-1"))
+    return min(limits, default=inf)
+
+
+def usable_memory() -> int:
+    """Bytes of memory that the processes of this control group may take together: at most all that is installed."""
+    told = (*_told("", "memory.max"), *_told("memory", "memory.limit_in_bytes"))
+    installed = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min([installed, *(int(limit) for limit in told if limit != "max")])
+
+
+def _told(controller: str, name: str) -> Iterator[str]:
+    """What the files of this name hold, of this process's control group and those that it is in. Version 2 of control
+    groups has all files in one tree; version 1 has a tree for each controller."""
+    with suppress(OSError):
+        for line in OWN.read_text().splitlines():
+            _, controllers, path = line.split(":", 2)
+            if controller in controllers.split(","):
+                place = GROUPS / controller / path.lstrip("/")
+                for folder in (place, *place.parents):
+                    with suppress(OSError):
+                        yield (folder / name).read_text().strip()

@@ -14,12 +14,12 @@ from mpitrain.algorithms import name_of
 from mpitrain.api.options import TrainOptions
 from mpitrain.config import Config
 from mpitrain.errors import BadInput
-from mpitrain.machine import usable_memory
 from mpitrain.models.model import Model, buffered
 from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import odd_one
 from mpitrain.mpi.enduring import NEEDED, EnduringCommunicator, tolerant
+from mpitrain.start import usable_memory
 from mpitrain.training.context import Session
 from mpitrain.training.parts import Part
 

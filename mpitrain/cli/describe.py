@@ -18,7 +18,6 @@ from mpitrain.algorithms import name_of
 from mpitrain.config import Config
 from mpitrain.console import open_plain
 from mpitrain.errors import BadInput, some
-from mpitrain.machine import processor, usable_cores
 from mpitrain.models import design as designs
 from mpitrain.models import presets
 from mpitrain.models.layer import Shape
@@ -27,6 +26,7 @@ from mpitrain.models.model import buffered
 from mpitrain.models.network import Network, network_of_layers
 from mpitrain.sampling.batch import SampleForm
 from mpitrain.sampling.rng import stream
+from mpitrain.start import processor, usable_cores
 from mpitrain.training.inputs import code_of, design_of, network_of
 from mpitrain.training.parts import form_of, source_of
 from mpitrain.training.step_times import Way, steps, timed, ways

@@ -12,10 +12,10 @@ from mpitrain.cli.check import advice, measure
 from mpitrain.cli.train import refuse
 from mpitrain.device import available, describe, why_staged
 from mpitrain.errors import some
-from mpitrain.machine import usable_cores
 from mpitrain.mpi import Transport, abort_on_exception, cuda_aware, library
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.enduring import NEEDED, tolerant
+from mpitrain.start import usable_cores
 
 #: The exchanges for which a CUDA-aware MPI reads and writes GPU memory directly.
 DIRECT = "collectives, and the messages of the server's and the elastic algorithms,"

@@ -14,13 +14,13 @@ from math import inf
 import numpy as np
 
 from mpitrain.errors import Overdue, named
-from mpitrain.machine import core_limit
 from mpitrain.mpi.communicator import Communicator, Request, Runtime
 from mpitrain.mpi.cores import LARGEST, share
 from mpitrain.mpi.heartbeats import BEATS, Heartbeats
 from mpitrain.mpi.launcher import MPI, require_one_job
 from mpitrain.mpi.process import PROCESS
 from mpitrain.mpi.witnessed import WitnessedRequest
+from mpitrain.start import core_limit
 from mpitrain.stopwatch import Activity, Listener, Stopwatch
 
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation

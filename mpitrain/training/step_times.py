@@ -20,13 +20,12 @@ from mpitrain.config import Config
 from mpitrain.errors import BadInput, reason, say
 from mpitrain.files import checksum, read_whole, sealed_json, unsealed_json, write_whole
 from mpitrain.flat import Array
-from mpitrain.machine import processor
 from mpitrain.models.model import Consumer, Model
 from mpitrain.models.network import warm
 from mpitrain.models.torch import start as torch_start
 from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.rng import stream
-from mpitrain.start import users_cache
+from mpitrain.start import processor, users_cache
 from mpitrain.training.inputs import network_of
 from mpitrain.training.run_code import sums
 from mpitrain.training.user_code import Code

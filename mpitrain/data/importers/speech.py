@@ -34,8 +34,8 @@ from mpitrain.errors import BadInput
 from mpitrain.files import writing
 from mpitrain.files.claim import claimed
 from mpitrain.flat import Array
-from mpitrain.machine import usable_cores
 from mpitrain.signals import Stop
+from mpitrain.start import usable_cores
 
 HELD_OUT = 0.1, 0.5  # length of each other part as a fraction of the training hours, and at most in hours
 AHEAD = 2  # utterances that are in work or ready, per process

@@ -12,7 +12,6 @@ from mpitrain.config import FIRST, read_toml, with_keys
 from mpitrain.console import open_console
 from mpitrain.errors import BadInput, naming, printable, say, some
 from mpitrain.files import Record
-from mpitrain.machine import usable_cores
 from mpitrain.report import ingredients
 from mpitrain.report.advice.candidates import Candidates
 from mpitrain.report.advice.result import HEADER, Advice
@@ -20,7 +19,7 @@ from mpitrain.report.advice.search import Interrupted, Question, Search
 from mpitrain.report.advice.trials import Trials
 from mpitrain.report.comparison.table import markdown
 from mpitrain.signals import STOPPED, Stop
-from mpitrain.start import Subparsers, option
+from mpitrain.start import Subparsers, option, usable_cores
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}
 SHORT = 12  # rows that are printed
