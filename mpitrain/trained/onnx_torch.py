@@ -74,7 +74,7 @@ def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, st
         cause: BaseException = error
         while cause.__cause__ is not None:  # the others say how far the export came
             cause = cause.__cause__
-        with blaming("--format onnx", "torch.onnx"):
+        with blaming("--format onnx", f"torch.onnx of PyTorch {torch.__version__}"):
             raise cause from None
     if not made.graph.input[0].type.tensor_type.shape.dim[0].dim_param:
         raise BadInput("--format onnx: the module fixes the number of samples, as by len(x): use x.shape[0]")
