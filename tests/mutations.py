@@ -353,8 +353,8 @@ MUTATIONS = [
     Mutation(
         "the round of a stop is handed out again",
         f"{PEERS}/rounds.py",
-        "enumerate(places) if its <= place]",
-        "enumerate(places) if its <= now.after]",
+        "enumerate(places) if next_place <= place]",
+        "enumerate(places) if next_place <= now.after]",
         "sparse-delta",
     ),
     Mutation(

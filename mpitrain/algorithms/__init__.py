@@ -29,7 +29,7 @@ def name_of(algorithm: Algorithm) -> str:
 
 
 def maker_of(algorithm: Algorithm) -> str:
-    """The names of the algorithm and of the chosen optimizer, which a resume of a rank's own vectors has to match."""
+    """The names of the algorithm and of its optimizer: a resume takes up a rank's own vectors only if they match."""
     chosen = str(algorithm.chosen.__struct_config__.tag) if algorithm.chosen else ""
     return f"{name_of(algorithm)} {chosen}".rstrip()
 

@@ -71,7 +71,7 @@ class Admm(Elastic, frozen=True, tag_field="name", tag="admm"):
 
 
 class AdmmWorker(WorkerRule):
-    """Equations 9 and 10 of a turn follow the exchange that ends the previous turn with equation 11.
+    """An exchange ends the previous turn (equation 11) and begins the next one (equation 9); steps are equation 10.
 
     In round-robin order equation 11 ends the turn itself, before the next worker begins: the scheme of §4.
     """

@@ -1,7 +1,7 @@
 """Block momentum: ranks train independently, and Θ follows the averages of their parameters with momentum.
 
-Chen & Huo 2016 (BMUF), Wang et al. 2020 (SlowMo) and Douillard et al. 2023 (DiLoCo) are special cases; with single
-entries in place of averages, Sarfi et al. 2025 (SparseLoCo).
+Chen & Huo 2016 (BMUF), Wang et al. 2020 (SlowMo) and Douillard et al. 2023 (DiLoCo) are special cases. In Sarfi et
+al. 2025 (SparseLoCo) ranks exchange the largest entries instead of whole averages.
 """
 
 from typing import ClassVar, Literal
@@ -54,7 +54,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     top_k: Number = 0  # entries sent of each chunk of a rank's change, the rest later; 0: whole averages
     chunk: Count = 4096  # elements of a chunk, neighbours in a tensor
     bits: Literal[1, 2, 4, 32] = 2  # of an entry sent: its sign, and one of its tensor's levels; 32: unquantised
-    error_decay: Share = 0.95  # β: what of the rest is kept until the next exchange (SparseLoCo's error feedback)
+    error_decay: Share = 0.95  # β: share of the rest kept until the next exchange (SparseLoCo's error feedback)
     order: Literal["together", "free", "round-robin"] = "together"
     """`"free"`: nobody waits. Rank 0 serves, moves Θ by each worker's difference as it comes, and by the momentum after
     as many as there are workers ([equations](algorithms.md#block-momentum-that-waits-for-nobody)); `"round-robin"`: the
@@ -107,7 +107,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
 
     @property
     def given_speeds(self) -> tuple[float, ...]:
-        return self.speeds or (1.0,) * self.in_order
+        return self.speeds or ((1.0,) if self.in_order else ())
 
     def steps_of(self, speed: float, fastest: float) -> int:
         return steps_at(speed, fastest, self.tau)
@@ -117,7 +117,7 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         return ("theta", "velocity") if self.has_master and self.look_ahead == "start" else ("theta",)
 
     def model(self, vectors: Buffers) -> Array:
-        """Θ; where the server's Θ is where workers start, without what it is ahead."""
+        """Θ; where workers start ahead, the vector "theta" is Θ + u, and u (the vector "velocity") is subtracted."""
         return vectors["theta"] - vectors["velocity"] if "velocity" in self.model_from else vectors["theta"]
 
     def rounds(self, theta: Array, total: Array, fast: Fast) -> MovedBy:
@@ -168,8 +168,8 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
 
 
 class BlockRule(AveragingRule):
-    """A rank's xⁱ, which an exchange replaces in place by the sum over all ranks. Of what is sent by entries, `vectors`
-    hold the rest, the "error"."""
+    """A rank's parameters xⁱ, which an exchange replaces in place by their sum over all ranks. Where ranks send only
+    the largest entries, the vector "error" holds what has not been sent."""
 
     def __init__(self, vectors: Buffers, outer: OuterMomentum, optimizer: Optimizer, tau: int, buffers: str) -> None:
         self.outer, self._tau, self._learning_rate = outer, tau, 1.0
@@ -190,8 +190,8 @@ class BlockRule(AveragingRule):
         self.local.step(part, g, eta, t % self._tau if self._resets else t)
 
     def shorten(self, steps: int) -> None:
-        """The momentum lasts as long as the steps do: a whole move of it would take Θ away from the ranks' mean,
-        without the steps that make up for it."""
+        """Scale μ by the share of τ that is left: a whole move by the momentum would take Θ away from the ranks' mean,
+        with too few steps to make up for it."""
         self.outer.momentum *= steps / self._tau
 
     @property

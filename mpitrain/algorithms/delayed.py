@@ -18,7 +18,7 @@ def steps_at(speed: float, fastest: float, tau: int) -> int:
 
 
 class MovedBy(RoundRule):
-    """Δ = Θ_pulled − x after a round of an optimizer's steps from Θ_pulled. `resets`: its buffers begin anew."""
+    """Δ = Θ_pulled − x after a round of steps from Θ_pulled. `resets`: each round begins with fresh buffers."""
 
     def __init__(self, theta: Array, total: Array, optimizer: Optimizer, resets: bool) -> None:
         self.local, self._total, self._resets = Descent(optimizer, theta), total, resets

@@ -102,10 +102,10 @@ class HybridRule:
 
     def __call__(self, names: Iterable[str], eta: float, batch: int, bias_scale: float = 1.0) -> None:
         """Update these parameters by their gradients, means over `batch` examples; `eta` is for `base_batch`, and
-        `bias_scale` what the stages have made of the biases' rate beside it."""
+        stages multiply the learning rate of biases by `bias_scale` in addition."""
         rate, decay = self.options.scaled(eta, self.decay, batch)
-        own = self.options.bias_rate * bias_scale
-        _, decay_of_biases = self.options.scaled(eta * own, self.decay_of_biases, batch)
+        bias_factor = self.options.bias_rate * bias_scale
+        _, decay_of_biases = self.options.scaled(eta * bias_factor, self.decay_of_biases, batch)
         of_weights = {"eta": rate, "decay": decay}
         of_biases = {"eta": rate * self.options.bias_rate * bias_scale, "decay": decay_of_biases}
         for name in names:

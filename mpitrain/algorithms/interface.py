@@ -17,8 +17,8 @@ from mpitrain.keys import Number
 from mpitrain.sampling.common_rate import CommonRate
 from mpitrain.sampling.stages import Settings
 
-#: What an algorithm or a preset gives other tables of the configuration as their defaults, by the tables' names.
-#: In a loop of the user's own the algorithm's table has such defaults as well.
+#: Defaults that an algorithm or a preset sets in other tables of the configuration, by the tables' names. In a loop of
+#: the user's own they include defaults of the algorithm's own table.
 OtherDefaults = Mapping[str, Any]
 
 
@@ -43,15 +43,15 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     rates_biases: ClassVar[bool] = False
     #: Whether [algorithm.optimizer] can choose the optimizer of the local step.
     any_optimizer: ClassVar[bool] = False
-    #: Its keys around a loop of the user's own (`mpitrain.distribute`), and where there are none, what fits instead.
+    #: The keys that `mpitrain.distribute` takes; where there are none, why not, and which algorithm fits instead.
     loop_keys: ClassVar[tuple[str, ...]] = ()
     loop_defaults: ClassVar[OtherDefaults] = {}
     loop_instead: ClassVar[str] = "it trains on one rank; allreduce does the same on many"
-    #: The vectors of a checkpoint from which `model` is computed; "average" is that of θ over time, z₀ = θ₀.
+    #: The vectors of a checkpoint from which `model` is computed; "average" is the average z of θ over time, z₀ = θ₀.
     model_from: ClassVar[tuple[str, ...]] = ("theta",)
     #: Defaults of [training], which suit the algorithm on the embedded digits.
     training: ClassVar[Record] = {}
-    #: What `mpitrain advise` tries, by key; it tries no algorithm without any.
+    #: What `mpitrain advise` tries, by key; it skips an algorithm whose space is empty.
     space: ClassVar[Space] = {}
     #: Defaults of this table by the value of the key `preset`, such as those of a paper.
     presets: ClassVar[dict[str, Record]] = {}
@@ -62,7 +62,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     @classmethod
     def of(cls, algorithm: "Algorithm") -> Self:
-        """`algorithm`, whose protocol runs tables of this class alone."""
+        """`algorithm` as a table of this class: a protocol that calls this runs no other class."""
         assert isinstance(algorithm, cls), f"{type(algorithm).__name__} cannot run as {cls.__name__}"
         return algorithm
 
@@ -84,8 +84,8 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
             raise BadInput(f"algorithm.tau = {self.period}: longer than the {steps} minibatches that a worker has")
 
     def resumed(self, eta: float, before: int, now: int) -> str:
-        """What else changes if a run is resumed with `now` instead of `before` workers at learning rate η; "" for
-        nothing."""
+        """A line for the user: what besides the number of workers changes if a run is resumed with `now` instead of
+        `before` workers at learning rate η; "" for nothing."""
         return ""
 
     def warnings(self, eta: float, workers: int) -> list[tuple[str, dict[str, float]]]:
@@ -93,22 +93,22 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return []
 
     def unfit(self) -> dict[str, str]:
-        """The keys of [training] that it cannot have, and why."""
+        """The keys of [training] that the algorithm cannot have, each with a clause that says why."""
         return {}
 
     @property
     def sparse(self) -> bool:
-        """Whether it sends single entries, of which phantom vectors must be told how many."""
+        """Whether ranks send single entries. Phantom vectors, which have no values, must be told how many."""
         return False
 
     @property
     def bucket_mb(self) -> float:
-        """The size of the pieces in which ranks sum the gradient of a common minibatch."""
+        """The size in MB of the pieces in which ranks sum the gradient of a common minibatch."""
         raise NotImplementedError
 
     @property
     def density(self) -> float:
-        """The share of entries that it aims to send of each gradient, where it is sparse; 0: whatever comes."""
+        """The share of each gradient's entries that a sparse algorithm aims to send; 0: no aim."""
         return 0.0
 
     @property
@@ -136,11 +136,11 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return minibatch
 
     def vectors(self) -> int:
-        """The least number of vectors of the network's size that a rank holds: θ, a gradient, what is kept beside."""
+        """The least number of vectors of the network's size that a rank holds: θ, a gradient, `beside` and `own`."""
         return 2 + len(self.beside(np.zeros(1, np.float32))) + self.own_vectors()
 
     def own_vectors(self) -> int:
-        """How many vectors a worker keeps for itself, which a checkpoint holds beside the others."""
+        """How many vectors a worker keeps for itself; a checkpoint holds them in addition to the shared ones."""
         return len(self.own(np.zeros(1, np.float32)))
 
     @property
@@ -175,13 +175,13 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     @property
     def chunked(self) -> tuple[int, int] | None:
-        """How many chunks of how many samples are shuffled together, and trained on by one worker (EASGD's prefetch);
-        None if samples are not read in chunks."""
+        """(chunks that a worker takes and shuffles together, samples of a chunk), as in EASGD's prefetch; None if
+        samples are not read in chunks."""
         return None
 
     @property
     def samples_of_chunks(self) -> int:
-        """The samples of those chunks; 0 if there are none."""
+        """The samples that a worker takes in chunks at a time; 0 if samples are not read in chunks."""
         return prod(self.chunked or (0,))
 
     @property
@@ -194,7 +194,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return CommonRate()
 
     def own_rate(self, eta: float, t: int) -> float:
-        """A worker's own learning rate at its time t, of the common one η."""
+        """A worker's own learning rate at its local time t, computed from the common learning rate η."""
         return eta
 
     # ---- arithmetic
@@ -214,7 +214,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return {}
 
     def of_worker(self, vectors: Buffers, workers: int) -> Buffers:
-        """The vectors that a master keeps for each of this many workers, by name.
+        """The initial values of the vectors that a master keeps for each of `workers` workers, by name.
 
         Checkpoints do not hold them: at the start and after a resume they are made from θ and the vectors beside it.
         """
@@ -245,30 +245,30 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         raise NotImplementedError
 
     def master(self, fast: Fast) -> MasterRule:
-        """The arithmetic of a master that computes."""
+        """The arithmetic of a master that merges what workers push (unless the algorithm is `additive`)."""
         raise NotImplementedError
 
     def rounds(self, theta: Array, total: Array, fast: Fast) -> RoundRule:
-        """The arithmetic of its workers, which pull into `theta` and push `total`."""
+        """The arithmetic of a worker of such a master: it pulls Θ into `theta` and pushes `total`."""
         raise NotImplementedError
 
     def too_stale(self, stale: int) -> bool:
-        """Whether such a master drops what is `stale` updates old."""
+        """Whether the master drops what a worker pushes if it is `stale` updates old."""
         return False
 
     @property
     def given_speeds(self) -> tuple[float, ...]:
-        """The relative speeds of its workers, repeated where there are more; none where they are to be measured."""
+        """The relative speeds of the workers, repeated if there are more of them; () if they are to be measured."""
         return ()
 
     def steps_of(self, speed: float, fastest: float) -> int:
-        """The most minibatches that such a master hands to a worker of this speed; more than `period` if workers do not
+        """The most minibatches that the master hands to a worker of this speed; more than `period` if workers do not
         wait for the master."""
         return self.period
 
 
 class Slowing(Algorithm, frozen=True):
-    """One learning rate for all ranks, which can fall when the training stagnates, as the loss of all shows."""
+    """One learning rate for all ranks, which can fall when their common loss stagnates."""
 
     plateau: Number = 0
     """Above 0, η is divided by 5, then by 2, for all ranks, when their common loss over windows of this many
@@ -279,7 +279,7 @@ class Slowing(Algorithm, frozen=True):
 
 
 class SharedBatch(Algorithm, frozen=True):
-    """All ranks compute the gradient of one minibatch, each of its share."""
+    """All ranks compute the gradient of one minibatch together, each from its share of the samples."""
 
     together = True
     batch: Literal["local", "global"] = "local"  # whether training.minibatch is per rank or for all ranks

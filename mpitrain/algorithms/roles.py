@@ -80,7 +80,7 @@ class AveragingRule(WorkerRule):
         raise NotImplementedError
 
     def shorten(self, steps: int) -> None:
-        """The coming exchange, the last one, follows fewer steps than the others: `steps`."""
+        """Prepare the last exchange of the training, which follows only `steps` steps, fewer than the others."""
 
     @property
     def summed(self) -> list[Array]:
@@ -96,18 +96,16 @@ class AveragingRule(WorkerRule):
 
 
 class Merge(NamedTuple):
-    """How a master merges a delta: at its own time t, `stale` updates after the Θ that the worker began from, with the
-    stage's learning rate η and momentum (None: the algorithm's own), the highest learning rate of all stages, the time
-    at which the vectors beside Θ began, the number of workers, and the delta's share of a whole round's samples."""
+    """What a master's arithmetic may depend on when it merges a delta."""
 
-    eta: float
-    stale: int
-    t: int
-    momentum: float | None = None
-    highest: float = 0.0
-    began: int = 0
+    eta: float  # the stage's learning rate η
+    stale: int  # updates since the Θ from which the worker began
+    t: int  # the master's own time: its updates so far
+    momentum: float | None = None  # the stage's momentum; None: the algorithm's own
+    highest: float = 0.0  # the highest learning rate of all stages
+    began: int = 0  # the time t at which the vectors beside Θ had their initial values
     workers: int = 1
-    share: float = 1.0
+    share: float = 1.0  # the delta's share of a whole round's samples
 
 
 class RoundRule:
@@ -130,7 +128,7 @@ class RoundRule:
         """A step has been taken on all blocks."""
 
     def end(self) -> None:
-        """The round ends with a step that was not known to be the last."""
+        """End the round after a step that was not known to be the last, so that `last` was false."""
 
 
 class MasterRule:

@@ -36,7 +36,7 @@ class Served(Centred, frozen=True):
     0: no gradient is dropped."""
 
     def vectors(self) -> int:
-        return 3  # those of a worker: θ, a gradient, what has come of Θ; the rest is the master's
+        return 3  # on a worker: θ, a gradient, and the Θ that it receives; the others are the master's
 
     def too_stale(self, stale: int) -> bool:
         return 0 < self.stale_limit <= stale
@@ -101,10 +101,10 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
             raise BadInput('stages: workers and momentum cannot change with algorithm.staleness = "dana"')
 
     def check_steps(self, steps: int) -> None:
-        """Accept every n: a worker with fewer minibatches sends the sum of those."""
+        """Accept any number: a worker that has fewer than `minibatches` sends the sum of these."""
 
     def steps_of(self, speed: float, fastest: float) -> int:
-        """The maximum, which is n in round-robin order."""
+        """The most minibatches between two exchanges; all workers alike."""
         if not self.until_free or self.order == "round-robin":
             return self.minibatches
         return max(self.minibatches_most or 10 * self.minibatches, self.minibatches)
@@ -114,8 +114,8 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
         return self.until_free
 
     def beside(self, theta: Array) -> Buffers:
-        names = [*["velocity"] * (self.momentum > 0), *["squares"] * (self.staleness == "gap-aware")]
-        return {name: np.zeros_like(theta) for name in names}
+        used = {"velocity": self.momentum > 0, "squares": self.staleness == "gap-aware"}
+        return {name: np.zeros_like(theta) for name in used if used[name]}
 
     def of_worker(self, vectors: Buffers, workers: int) -> Buffers:
         if self.staleness == "dana":
@@ -131,7 +131,7 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
         return ("theta", "velocity") if self.staleness == "dana" else ("theta",)
 
     def model(self, vectors: Buffers) -> Array:
-        """Θ; of DANA, whose workers get Θ + μ Σ_w v_w, without what they look ahead."""
+        """Θ; DANA's vector "theta" is Θ + μ Σ_w v_w, from which the look-ahead is subtracted."""
         if self.staleness != "dana":
             return vectors["theta"]
         theta = np.empty_like(vectors["theta"])
@@ -150,7 +150,7 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
 
 
 class SummedGradients(RoundRule):
-    """s = Σg; the worker steps its own θ between two gradients, and Θ replaces it after the last."""
+    """s = Σg; the worker steps its own θ between two gradients, and the pulled Θ replaces θ after the last."""
 
     def __init__(self, theta: Array, total: Array, optimizer: Optimizer) -> None:
         self.local, self._total = Descent(optimizer, theta), total

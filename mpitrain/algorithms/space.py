@@ -1,6 +1,6 @@
-"""What a search may try of an option: its values, and the scale on which they lie (`mpitrain advise`).
+"""The values of an option that a search (`mpitrain advise`) may try, and the scale on which they lie.
 
-Each algorithm declares its `space` beside its options: axes by its keys, or by those of other tables with their dots.
+Each algorithm declares its `space` beside its options: one axis a key of its table, or a dotted key of another.
 An axis turns a number u in [0, 1) into a value. The axes of [training] are factors of what is configured.
 """
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Choice:
-    """One of these, neighbours of which are alike."""
+    """One of `values`, in an order in which neighbours are alike."""
 
     values: tuple[object, ...]
 
@@ -21,8 +21,8 @@ class Choice:
 
 
 class MomentumChoice(Choice):
-    """Those of a momentum μ, by which steps add up to 1/(1 − μ) times their length: learning rates are multiplied by
-    1 − μ, so that rate and momentum can be chosen apart."""
+    """A choice of momentum μ. Momentum makes a step 1/(1 − μ) times as long in the end, so the search multiplies the
+    learning rate by 1 − μ: rate and momentum can then be chosen independently."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,6 @@ class Between:
 
 Space = Mapping[str, Choice | Between]
 RATE, MINIBATCH = "training.learning_rate", "training.minibatch"
-#: What every algorithm has; τ, the minibatches between two exchanges; the usual momenta.
+#: The axes of every algorithm; an axis for τ, the minibatches between two exchanges, and one for a momentum.
 COMMON: Space = {RATE: Between(0.125, 8.0), MINIBATCH: Choice((0.5, 1, 2, 4))}
 PERIODS, MOMENTA = Between(1, 64, whole=True), MomentumChoice((0.0, 0.5, 0.8, 0.9, 0.95))

@@ -27,7 +27,7 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     in_teams = True
     sparse = True
     loop_keys = ("threshold", "bits", "codec", "target_density", "clip", "window", "synchronous")
-    # There the threshold is one of increments: of gradients, at a learning rate of sums of 1.
+    # There the residual sums the user's increments in place of gradients, with a learning rate of 1.
     loop_defaults: ClassVar = {
         "algorithm": {"threshold": 0.01, "target_density": 0.002},
         "training": {"minibatch": 1, "learning_rate": 1.0},
@@ -45,9 +45,9 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
         "strom2015": {"threshold": 4.0},
         "many-peers": {"combine": "mean", "top_k": 64, "bits": 2, "codec": "auto"},
     }
-    # "many-peers": what 16 and 32 peers learn the digits with (docs/measured.md). "strom2015": Table 1 and §3.3, except
-    # for the number of ranks; 166 of 1000 hours are a sixth of an epoch. That its rate is one of means, and not of
-    # sums, is ours (docs/measured.md).
+    # "many-peers": settings with which 16 and 32 peers learn the digits (docs/measured.md). "strom2015": Table 1 and
+    # §3.3, except for the number of ranks; 166 of 1000 hours are a sixth of an epoch. We apply its learning rate to
+    # means of gradients, not to sums (docs/measured.md).
     recipes: ClassVar = {
         "many-peers": {"training": {"minibatch": 1, "learning_rate": 0.2}},
         "strom2015": {
@@ -67,11 +67,11 @@ class SparseDelta(Algorithm, frozen=True, tag_field="name", tag="sparse-delta"):
     codec: Literal["packed", "golomb-rice", "auto"] = "packed"  # code of indices; auto: Golomb–Rice while sparse
     target_density: Fraction = 0.0  # share of elements to send, to which the threshold is adapted; 0: fixed threshold
     clip: NotNegative = 0.0  # bound on the residual in multiples of the threshold; 0: none
-    tau: Count = 1  # local steps from Θ, whose change goes into the residual (in gradients: divided by the rate)
+    tau: Count = 1  # local steps from Θ; their change, divided by the learning rate, goes into the residual
     combine: Literal["sum", "mean"] = "sum"  # whether all that peers send is added, or divided by their number
     top_k: Number = 0  # entries sent of each chunk of the residual; 0: what exceeds the threshold
     chunk: Count = 4096  # elements of a chunk, neighbours in a tensor
-    error_decay: Share = 1.0  # β: what of the residual is kept until the next turn (SparseLoCo's error feedback)
+    error_decay: Share = 1.0  # β: share of the residual kept until the next turn (SparseLoCo's error feedback)
     momentum: Fraction = 0.0  # μ of the gradients before they go into the residual (Deep Gradient Compression)
     density_warmup: AmountOrNone = 0.0  # epochs in which the density falls from a quarter to target_density
     window: Handful = 4  # most messages in transit to a peer

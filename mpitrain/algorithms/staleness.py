@@ -1,4 +1,4 @@
-"""What later work does about stale gradients: gap-aware penalties (Barkai, Hakimi & Schuster, ICLR 2020) and DANA
+"""Corrections of stale gradients from later work: gap-aware penalties (Barkai, Hakimi & Schuster, ICLR 2020) and DANA
 (Hakimi, Barkai, Gabel & Schuster 2019).
 
 A gradient was taken at Θ_j, and reaches a server at Θ_i.
@@ -12,7 +12,7 @@ from mpitrain.algorithms.roles import MasterRule, Merge
 from mpitrain.flat import Array
 
 MEMORY = 0.999  # of the mean of squared gradients, by which gaps are measured
-LEAST = 1e-37  # a length that changes no sum but 0
+LEAST = 1e-37  # added to a length: changes only 0, by which nothing can be divided
 
 
 def penalise(g: Array, now: Array, then: Array, squares: Array, out: Array, scratch: Array, *, unit: float) -> None:
@@ -26,7 +26,7 @@ def penalise(g: Array, now: Array, then: Array, squares: Array, out: Array, scra
     np.multiply(out, 1 - MEMORY, out=out)
     np.multiply(squares, MEMORY, out=squares)
     np.add(squares, out, out=squares)
-    # g C/(C + |Θ_i − Θ_j|), without 0/0 where no gradient has been other than 0
+    # g C/(C + |Θ_i − Θ_j|), without 0/0 where all gradients so far were 0
     np.sqrt(squares, out=scratch)
     np.multiply(scratch, unit, out=scratch)
     np.subtract(now, then, out=out)
@@ -55,9 +55,9 @@ class GapAware(MasterRule):
 
 class Dana(MasterRule):
     """A velocity v_w of each worker; workers take gradients at Θ̂ = Θ + μ Σ_w v_w, where the server is expected to be
-    when theirs arrive.
+    when these gradients arrive.
 
-    `theta` is Θ̂ and `velocity` the sum over all workers; `own` is v_w, which holds the learning rate.
+    `theta` is Θ̂ and `velocity` the sum over all workers; `own` is v_w, which includes the factor η.
     """
 
     def __init__(self, mu: float, fast: Fast) -> None:

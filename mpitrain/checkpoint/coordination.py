@@ -28,17 +28,17 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.sampling.queue import Work
 
-NO_PIECE, NOT_WRITTEN = -1, -1  # the size of a piece that a rank has not; the name of a checkpoint not written
+NO_PIECE, NOT_WRITTEN = -1, -1  # the size if a rank has no piece; the name of a checkpoint that is not written
 
 
 def share(
     saver: Saver | None, resumed: Path | None, transport: Transport, layout: Layout, keep: int, deadline: float
 ) -> tuple[Saver | None, Path | None]:
-    """What writes checkpoints where rank 0's does, and the checkpoint that the run resumes from, of which rank 0
+    """Give all ranks a saver for the folder of rank 0's, and the checkpoint that the run resumes from, which rank 0
     knows. Collective."""
     paths = [str(saver.folder.absolute()) if saver else "", str(resumed.absolute()) if resumed else ""]
-    told = transport.broadcast(os.fsencode("\0".join(paths)), "the run folder")
-    folder, found = os.fsdecode(told).split("\0")
+    both = transport.broadcast(os.fsencode("\0".join(paths)), "the run folder")
+    folder, found = os.fsdecode(both).split("\0")
     if folder and saver is None:
         saver = Saver(Path(folder), layout, keep, deadline, transport)
     return saver, Path(found) if found else None
@@ -46,8 +46,8 @@ def share(
 
 @dataclass(frozen=True)
 class Copies:
-    """What a checkpoint of all ranks is written from: this rank's own piece, rank 0's state, and by rank the bytes of
-    their own pieces."""
+    """What a checkpoint is written from: this rank's own piece (None if it has none), on rank 0 the state `whole`, and
+    by rank the bytes of all own pieces."""
 
     own: FileContent | None
     whole: FileContent | None
@@ -60,7 +60,7 @@ class Copies:
 
 
 def copied(saver: Saver, state: State, transport: Transport) -> Copies:
-    """Copies of this moment. Collective over the transport."""
+    """Copy this rank's vectors, and on rank 0 the state, as they are now. Collective over the transport."""
     own = saver.copy_own(state)
     whole = saver.copy_state(state, []) if transport.rank == 0 else None
     texts = transport.gather_texts(str(NO_PIECE if own is None else own.nbytes), "the checkpoint")
@@ -82,7 +82,7 @@ def together(saver: Saver, state: State, transport: Transport) -> None:
 
 
 def begin(saver: Saver, samples: int, copies: Copies) -> int:
-    """Begin a checkpoint of these copies; its name, or NOT_WRITTEN. Rank 0 calls this."""
+    """Begin a checkpoint of these copies; returns its name, or NOT_WRITTEN. Rank 0 calls this."""
     try:
         saver.begin(samples, copies.nbytes)
     except BadInput as error:
@@ -92,7 +92,7 @@ def begin(saver: Saver, samples: int, copies: Copies) -> int:
 
 
 def write(saver: Saver, name: int, rank: int, copies: Copies) -> None:
-    """Start writing what this rank has of a checkpoint, if it was begun."""
+    """Start writing this rank's part of a checkpoint, if it was begun."""
     if name == NOT_WRITTEN:
         return
     if copies.own is not None:
@@ -111,10 +111,10 @@ def restore(
 ) -> bool:
     """Fill `state.local` from this rank's piece of the checkpoint in `folder`.
 
-    `maker` is the algorithm that goes on. `take` takes up the numbers in it, which may be anything, and raises
-    ValueError for those that do not fit. Collective over all ranks; those with a piece have allocated its vectors.
-    Returns False and changes nothing if another set of ranks or another algorithm wrote it. Raises BadInput naming a
-    file.
+    `maker` is that of the present algorithm (`algorithms.maker_of`). `take` restores from the piece's numbers, which
+    may be anything, and raises ValueError if they do not fit. Collective over all ranks; those with a piece have
+    allocated its vectors. Returns False and changes nothing if another set of ranks or another algorithm wrote it.
+    Raises BadInput naming a file.
     """
     has_some = state.local or state.local_numbers
     mine = checkpoint.file_of(transport.rank) if has_some else ""

@@ -24,7 +24,7 @@ MODEL, KEPT = "model", "kept"
 PIECES = "rank-*.h5"
 CHUNK = 1 << 20  # elements per chunk and per HDF5 call, which blocks all other calls of HDF5
 SPARE = 1 << 20  # upper bound of the bytes that are needed beside the vectors
-LOOK_EVERY = 0.02  # seconds between two checks for other ranks' pieces
+POLL_INTERVAL = 0.02  # seconds between two checks for other ranks' pieces
 LOOKS = 10  # the fewest checks before a deadline expires: time in which the job was suspended does not count
 
 
@@ -97,13 +97,13 @@ class Draft:
         while missing := [name for name in names if not (self.path / name).exists()]:
             if not self.path.is_dir():
                 raise BadInput(f"{self.final}: cannot be written: its folder is gone")
-            for told in self.path.glob("*.fault"):
-                raise BadInput(told.read_text() or f"{self.final}: {told.stem} cannot be written")
+            for fault in self.path.glob("*.fault"):
+                raise BadInput(fault.read_text() or f"{self.final}: {fault.stem} cannot be written")
             now = time.monotonic()
             waited, looked = waited + min(now - looked, seconds / LOOKS), now
             if waited > seconds and (absent := [name for name in missing if not self._begun(name)]):
                 raise BadInput(f"{self.final}: waited {seconds:g} s for {', '.join(absent)} (run.deadline)")
-            time.sleep(LOOK_EVERY)
+            time.sleep(POLL_INTERVAL)
 
     def commit(self, keep: int = 0, documents: Mapping[str, str] = MappingProxyType({})) -> Path:
         """Write the documents, then the manifest, rename the folder, and delete all but the `keep` newest checkpoints
@@ -128,7 +128,7 @@ class Draft:
     def write_alone(
         self, state: FileContent, layout: Layout, documents: Mapping[str, str] = MappingProxyType({})
     ) -> None:
-        """Write a checkpoint that is of this rank alone, or nothing. Raises BadInput."""
+        """Write a checkpoint of this rank's vectors alone; nothing is left of one that fails. Raises BadInput."""
         try:
             self.begin(state.nbytes)
             self.write(STATE, state, layout)

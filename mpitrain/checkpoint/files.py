@@ -87,8 +87,7 @@ def describe(layout: Layout) -> str:
 
 
 def write_manifest(folder: Path, documents: Iterable[str] = ()) -> None:
-    """Write the manifest, with size and checksum of every piece and document in the folder, and sync all to the
-    disk."""
+    """Write the manifest, with size and checksum of every piece and document in the folder, and sync it to the disk."""
     files = [*sorted(folder.glob("*.h5")), *(folder / name for name in documents)]
     manifest = Manifest(FORMAT, {str(path.relative_to(folder)): digest(path) for path in files})
     write_durably(folder / MANIFEST, json.dumps(msgspec.to_builtins(manifest), indent=1) + "\n")

@@ -28,8 +28,8 @@ UNSEEN = "unseen"  # what a rank says of a folder that is on another node
 
 @dataclass(frozen=True)
 class Written:
-    """The run folder that has the checkpoint, and why the run's own has not, "" if it has. `lacking`: the ranks that do
-    not see the folder, whose own vectors the checkpoint lacks."""
+    """`run`: the run folder that has the checkpoint; `fault`: why it is not the run's own folder, "" if it is;
+    `lacking`: the ranks that do not see the folder, whose own vectors the checkpoint lacks."""
 
     run: Path
     fault: str
@@ -46,8 +46,8 @@ def write(
 ) -> Written | None:
     """Write a checkpoint of all ranks; None without a saver, or if it is not needed. Collective.
 
-    Rank 0 says whether it is `needed`, by `find` where the run folder is now, None for nowhere, and where a `spare` one
-    would be. Raises BadInput on all ranks if there is no room anywhere.
+    On rank 0, `needed` says whether it is written, `find` where the run folder is now (None: nowhere), and `spare` in
+    which folder another one would be. Raises BadInput on all ranks if there is no room anywhere.
     """
     if saver is None or not transport.broadcast(b"needed" if needed else b"", WHAT):
         return None
@@ -77,8 +77,8 @@ def fallback(parent: str, run: Path) -> Path:
 def _attempt(
     saver: Saver, name: int, transport: Transport, place: Callable[[], Path], copies: Copies
 ) -> tuple[str, list[int]]:
-    """Write the checkpoint into the run folder that is rank 0's `place`; why that failed, or "", and the ranks that do
-    not see it. Collective."""
+    """Write the checkpoint into the run folder that `place` gives on rank 0. Returns why that failed, or "", and the
+    ranks that do not see the folder. Collective."""
     fault, first = "", transport.rank == 0
 
     def begin() -> None:
@@ -103,12 +103,12 @@ def _attempt(
         assert copies.whole is not None
         saver.commit(name, copies.whole, [rank for rank in copies.sizes if rank not in lacking])
         if fault := _fault(saver.settle):
-            saver.outcomes()  # which are said here
+            saver.outcomes()  # dropped: the fault is reported here
     return os.fsdecode(transport.broadcast(os.fsencode(fault), WHAT)), lacking
 
 
 def _write_own(saver: Saver, rank: int, name: int, copies: Copies) -> str:
-    """Write this rank's piece; what is wrong with that, or ""."""
+    """Write this rank's piece; returns why that failed, UNSEEN, or ""."""
     if copies.own is None:
         return ""
     if not Draft(saver.folder, name).path.is_dir():

@@ -1,4 +1,4 @@
-"""Evaluations after the training: until then copies of the parameters wait on the disk.
+"""Evaluations that are made after the training: until then copies of the parameters wait on the disk.
 
 A copy is a checkpoint that holds a model alone, `late/000000012800/`. It is deleted once it has been evaluated, so that
 a run that is stopped and resumed evaluates each one once.

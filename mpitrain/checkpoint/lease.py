@@ -21,7 +21,7 @@ from mpitrain.errors import BadInput, naming, say
 
 NAME = "in-use.json"
 HEARTBEAT, SILENT = 5.0, 60.0  # seconds between heartbeats; seconds without one after which a remote run counts as dead
-LOOK_EVERY = 0.2  # seconds between two checks for a heartbeat
+POLL_INTERVAL = 0.2  # seconds between two checks for a heartbeat
 LONGEST = 1 << 16  # bytes of the file
 
 
@@ -106,8 +106,8 @@ class Lease:
                 found.rmdir()
 
     def _is_at(self, path: Path) -> bool:
-        """Whether this is the folder, by its number or, on file systems that change those, by our file in it. A file
-        system that does not answer is none that has lost it."""
+        """Whether a path is this folder, by its inode or, on file systems that change inodes, by our file in it. True
+        if the file system does not answer: that does not mean that the folder is gone."""
         try:
             same = os.path.samestat(path.stat(), os.fstat(self._open))
             return same or _read(path / NAME)[0].token == self._mine.token
@@ -115,7 +115,7 @@ class Lease:
             return error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.ESTALE)
 
     def _create(self) -> bool:
-        """Create the file; whether that succeeded, that is, it did not exist."""
+        """Create the file; returns whether that succeeded, that is, it did not exist."""
         try:
             handle = os.open(NAME, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=self._open)
         except FileExistsError:
@@ -148,7 +148,7 @@ class Lease:
         while time.monotonic() < end:
             if _read(NAME, self._open) != (holder, renewed):
                 return True
-            time.sleep(LOOK_EVERY)
+            time.sleep(POLL_INTERVAL)
         return False
 
     def _now(self) -> float:
@@ -183,7 +183,7 @@ def user(folder: Path) -> Holder | None:
 
 
 def in_use(folder: Path) -> bool:
-    """Whether a run that is alive uses the folder; of one on another machine, whether it has given a heartbeat."""
+    """Whether a living run uses the folder. A run on another machine counts as living if it has given a heartbeat."""
     holder = user(folder)
     with suppress(OSError):
         return holder is not None and bool(holder.lives or time.time() - (folder / NAME).stat().st_mtime < SILENT)

@@ -60,7 +60,7 @@ def find(folder: Path, name: str | None = None) -> tuple[Path, list[str]]:
 
 
 def best_error(folder: Path, merit: str = "error") -> float:
-    """This figure of merit of the stored best model; infinity if there is none, or it was the best by another one."""
+    """The figure `merit` of the stored best model; infinity if there is none, or it was the best by another figure."""
     try:
         path, _ = find(folder, BEST)
         with opened(path / STATE) as file:
@@ -95,7 +95,7 @@ def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
         if (samples := past.samples) != state.queue.samples:
             raise BadInput(f"{path}: was trained on {samples} samples, data.path has another number")
         state.restore(past)
-        if len(there) < len(state.beside):  # as of another optimizer
+        if len(there) < len(state.beside):  # the checkpoint lacks some, as that of another optimizer
             state.began = state.index
         for work in _ranges(file, samples):
             state.queue.give_back(work)
@@ -110,7 +110,7 @@ def load_kept(checkpoint: Path) -> dict[str, Array]:
 
 
 def load_local(checkpoint: Path, rank: int, state: State, layout: Layout) -> None:
-    """Fill the rank's own part of `state`. Its numbers are whatever was written. Raises BadInput naming the file."""
+    """Fill the rank's own part of `state`. Its numbers are not checked. Raises BadInput naming the file."""
     with opened(checkpoint / file_of(rank)) as file:
         _require_layout(file, layout)
         _fill(file, state.local)
@@ -123,12 +123,12 @@ def pieces(checkpoint: Path) -> list[str]:
         return sorted(path.name for path in checkpoint.iterdir() if path.match(PIECES))
 
 
-# ---- one file, which may be anybody's
+# ---- one file, which need not be written by this program
 
 
 @contextmanager
 def opened(path: Path) -> Iterator[h5py.File]:
-    """A file of a checkpoint. What is wrong with it raises BadInput naming it, also in what follows."""
+    """Context with an open file of a checkpoint. Its errors raise BadInput naming it, also within the context."""
     with naming(path, *hdf5.ERRORS), hdf5.opened(path) as file:
         yield file
 
@@ -142,7 +142,7 @@ def vector(file: h5py.File, name: str, like: Array) -> h5py.Dataset:
 
 
 def array(file: h5py.File, name: str) -> h5py.Dataset:
-    """What is kept beside the vectors by this name: flat, of numbers or truth values."""
+    """The array of this name that the model keeps beside the vectors: flat, of numbers or truth values."""
     found = hdf5.data_set(file, f"{KEPT}/{name}", expansion=1)
     if found.ndim != 1 or found.dtype.kind not in "biufc":
         raise ValueError(f"{name} is {found.dtype} {list(found.shape)}")
@@ -150,11 +150,11 @@ def array(file: h5py.File, name: str) -> h5py.Dataset:
 
 
 def numbers(file: h5py.File) -> Numbers:
-    """The numbers as they were written, whatever they are: `checked` says whether they fit."""
-    told = json.loads(hdf5.text(file, "numbers"))
-    if not isinstance(told, dict):
+    """The numbers as they were written, unchecked (see `checked`)."""
+    found = json.loads(hdf5.text(file, "numbers"))
+    if not isinstance(found, dict):
         raise ValueError("its numbers have no names")
-    return told
+    return found
 
 
 def _fill(file: h5py.File, vectors: Vectors) -> None:

@@ -19,7 +19,7 @@ T = TypeVar("T", bound=msgspec.Struct)
 
 
 def checked(numbers: Numbers, kind: type[T]) -> T:
-    """The numbers of a checkpoint as a structure. Raises ValueError naming the one that does not fit."""
+    """The numbers of a checkpoint as a structure. Raises ValueError naming the number that does not fit."""
     try:
         return msgspec.convert(numbers, kind)
     except msgspec.ValidationError as error:
@@ -51,7 +51,7 @@ class State:
     theta: Array
     queue: Queue
     index: int = 0
-    beside: Vectors = field(default_factory=dict)  # the algorithm's others, such as a velocity or a peer's counts
+    beside: Vectors = field(default_factory=dict)  # other vectors of the algorithm, such as a velocity or counts
     began: int = 0  # the index at which those vectors began, and from which an optimizer counts its steps
     model_of: Callable[[Vectors], Array] = operator.itemgetter("theta")
     seconds: float = 0.0  # training time before this start
@@ -69,7 +69,7 @@ class State:
         return {"theta": self.theta, **self.beside}
 
     def to_device(self, to_device: Callable[[Array], Array]) -> None:
-        """Move the vectors to where `to_device` moves one."""
+        """Replace each vector by `to_device` of it."""
         self.theta = to_device(self.theta)
         self.beside = {name: to_device(vector) for name, vector in self.beside.items()}
         self.local = {name: to_device(vector) for name, vector in self.local.items()}

@@ -41,10 +41,10 @@ class Saver:
     def __post_init__(self) -> None:
         self._to_publish = True
         self._thread = ThreadPoolExecutor(1, "checkpoints")
-        self._jobs: list[Future[None]] = []  # writing the checkpoint that was begun last; what completes it is last
+        self._jobs: list[Future[None]] = []  # for the checkpoint that was begun last; the last job completes it
         self._awaited: dict[int, Path] = {}  # the pieces that complete the checkpoint, by rank, until all are there
         self._cleared, self._clearing = False, Lock()
-        self.begun = 0  # checkpoints
+        self.begun = 0  # how many checkpoints were begun
         self._ended: list[tuple[Path, str]] = []
         self._copies: dict[str, Array] = {}
         self._best: FileContent | None = None  # the best model, until it is written
@@ -73,8 +73,8 @@ class Saver:
         if error < self._best_error:
             self._best_error = error
             vector = np.array(on_host(model))
-            told = {"error": error, "trained": trained, "merit": merit}
-            piece = FileContent({MODEL: vector}, told, kept=self.kept(vector))
+            numbers = {"error": error, "trained": trained, "merit": merit}
+            piece = FileContent({MODEL: vector}, numbers, kept=self.kept(vector))
             with self._best_lock:
                 self._best = piece
             self._writing_best = self._thread.submit(self._write_best)
@@ -164,7 +164,7 @@ class Saver:
         self._to_publish = False
 
     def move(self, run: Path) -> None:
-        """Write into this run folder from now on, once everything has been written that was begun."""
+        """Write into this run folder from now on. Call it once everything that was begun has been written."""
         self._jobs.clear()
         self.folder, self._to_publish = run / "checkpoints", True
 
@@ -194,14 +194,14 @@ class Saver:
 
     def outcomes(self) -> list[tuple[Path, str]]:
         """The checkpoints that were completed or failed since the last call, and other files that could not be written;
-        each with the reason if it failed. None while one is being written."""
+        each with the reason if it failed, else "". The list is empty while one is being written."""
         if self.busy:
             return []
         ended, self._ended = self._ended, []
         return ended
 
     def settle(self) -> None:
-        """Wait until everything is written. Raises BadInput for a checkpoint that is not."""
+        """Wait until everything is written. Raises BadInput for a checkpoint that could not be written."""
         self.transport.at_work(self._all(), self._lacking)
         for job in self._jobs:
             job.result()

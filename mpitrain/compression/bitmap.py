@@ -36,7 +36,7 @@ def encode(words, length, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def decode(payload, length, words):  # type: ignore[no-untyped-def]
-    """The inverse, into `words` [k]; `payload` uint32 [size(length, k)].
+    """The inverse of `encode`, into `words` [k]; `payload` uint32 [size(length, k)].
 
     Returns False unless exactly k bits below `length` are set, and no padding bit.
     """

@@ -16,15 +16,15 @@ from mpitrain.compression.thresholds import COUNT_MAX, UNQUANTISED, greatest_lev
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array, fill, on_host
 
-#: What the levels of a tensor divide, in root mean squares of its elements sent.
+#: The range of sizes that a tensor's levels divide, in root mean squares of its elements sent.
 RANGE = 3.0
 
 
 class LargestOfChunks(Compressor):
     """The `top_k` largest of every `chunk` neighbours in each of the `tensors`, which together are the vector.
 
-    `bits` of an element are its sign and a code of its tensor's levels; of 32 bits it is unquantised. Levels count
-    what moves a weight by one unit, so that replicas can be integers.
+    An element's `bits` are its sign and the code of one of its tensor's levels; with 32 bits it is unquantised. A level
+    is a multiple of what moves a weight by one unit, so that replicas can be integers.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class LargestOfChunks(Compressor):
         return Entries(words, tables[places], codes, tables)
 
     def _largest(self, sizes: Array) -> Array:
-        """Their places, ascending; none of what is nearer to zero than to a unit."""
+        """The indices of the elements to send, ascending, without those nearer to zero than to one unit."""
         found = []
         for tensor in self._tensors:
             rest = tensor.stop - (tensor.stop - tensor.start) % self._chunk
@@ -90,7 +90,7 @@ class LargestOfChunks(Compressor):
 
 
 def _most(rows: Array, count: int) -> Array:
-    """The places of the largest elements of each row."""
+    """The columns of the `count` largest elements of each row."""
     return np.argpartition(rows, -count, axis=-1)[..., -count:]
 
 

@@ -1,7 +1,7 @@
 """Compressors: what has not been sent lies in a residual; entries are taken out of it, and go into messages.
 
 Every compressor conserves: what was put in, and is not in the residual, is the `amounts` of the entries that left it.
-Their caller keeps the residual, which a checkpoint holds, and says at the beginning of each vector what it counts.
+Their caller keeps the residual, which a checkpoint holds, and says at the beginning of each vector what factor it has.
 """
 
 from collections.abc import Callable
@@ -25,8 +25,8 @@ host_words: Memory = partial(np.empty, dtype=np.uint32)
 class Compressor:
     """Takes entries out of a `residual`, float [n]; `wire` makes messages of them.
 
-    Of the last entries, `threshold` is what one of level 1 takes out of the residual, or what they exceeded, and `step`
-    by how many units it moves an integer weight.
+    For the last entries, `threshold` is what an entry of level 1 takes out of the residual, or what unquantised entries
+    exceeded, and `step` by how many units an entry of level 1 moves an integer weight.
     """
 
     def __init__(self, residual: Array, bits: int = 1, codec: str = "auto", memory: Memory = host_words) -> None:
@@ -35,18 +35,18 @@ class Compressor:
         self._words = memory(residual.size)
         self._levels = memory(residual.size) if bits > 1 else NO_LEVELS
         self.threshold, self.step = 1.0, 1
-        self._unit = 0.0  # where entries are unquantised, what one of level 1 takes out instead
+        self._unit = 0.0  # what an entry of level 1 takes out if entries are unquantised, else 0
         self.target = 0.0  #: the share of elements to send, to which a threshold is adapted; 0: it is fixed
 
     def begin(self, scale: float, rate: float, emit: bool) -> None:
-        """Begin a vector that counts `scale` times, at a learning rate of sums, whose entries are sent if `emit`."""
+        """Begin a vector with the factor `scale` and the learning rate for sums; `end` gives entries only if `emit`."""
         raise NotImplementedError
 
     def take(self, part: slice, values: Array) -> None:
-        """Add a part of the vector to the residual, while it is in cache; others are left for `end`."""
+        """Add a part of the vector to the residual, while it is in cache; `end` adds the parts that were not taken."""
 
     def end(self, values: Array) -> Entries:
-        """Add what of the vector was not taken; the entries to send, none unless they are to be sent.
+        """Add the parts of the vector that were not taken; returns the entries to send, none unless `emit` was true.
 
         Raises TrainingFailed when an element is not finite.
         """
@@ -94,7 +94,7 @@ class Thresholds(Compressor):
 
     def begin(self, scale: float, rate: float, emit: bool) -> None:
         threshold = rule.round_threshold(self._numbers["threshold"])
-        rate = max(rate, rule.UNIT / threshold)  # of a rate that has fallen further an entry moves a weight by one unit
+        rate = max(rate, rule.UNIT / threshold)  # at a lower rate an entry still moves a weight by one unit
         if (rate, threshold) != (self._rate, self.threshold):
             self.step = self.step_at(rate)
             self._rate, self.threshold = rate, threshold
@@ -119,7 +119,7 @@ class Thresholds(Compressor):
                 first=part.start,
             )
         except TrainingFailed as error:
-            self._fault = str(error)  # the loss may say more
+            self._fault = str(error)  # raised at the end, if the loss does not say more before
             return
         self._left = part.start
         self._counts.append((part.start, count))
@@ -130,7 +130,7 @@ class Thresholds(Compressor):
         if self._fault:
             raise TrainingFailed(f"{self._fault}; a smaller learning rate may help")
         count = 0
-        for start, found in reversed(self._counts):  # each part's words are where the part is; those before it are less
+        for start, found in reversed(self._counts):  # close the gaps: a part's words begin where the part begins
             for array in (self._words, self._levels):
                 array[count : count + found] = array[start : start + found]
             count += found
@@ -151,7 +151,7 @@ class Thresholds(Compressor):
 
 
 def warm(codec: str, bits: int, dtype: np.dtype) -> None:
-    """An exchange of a few elements, dense and sparse, so that every compiled loop lies in the on-disk cache."""
+    """Exchange a few elements, dense and sparse, so that every compiled loop is in the cache on disk."""
     for size in (4, 100):
         compressor = Thresholds(np.zeros(size, dtype), {"threshold": 1.0}, bits, codec)
         compressor.begin(1.0, 1.0, emit=True)

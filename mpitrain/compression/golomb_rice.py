@@ -78,7 +78,7 @@ def encode(words, k, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def decode(payload, k, length, words):  # type: ignore[no-untyped-def]
-    """The inverse, into `words` [n]; `payload` uint32.
+    """The inverse of `encode`, into `words` [n]; `payload` uint32.
 
     Returns False if the code extends beyond the payload, if an index reaches `length`, or if the last element is not
     followed by zeros only.

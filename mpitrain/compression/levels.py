@@ -34,7 +34,7 @@ def encode(levels, width, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def decode(payload, width, levels):  # type: ignore[no-untyped-def]
-    """The inverse, into `levels` [k]; `payload` uint32 [size(k, width)].
+    """The inverse of `encode`, into `levels` [k]; `payload` uint32 [size(k, width)].
 
     Returns False if a level exceeds COUNT_MAX, or if the last one is not followed by zeros only.
     """

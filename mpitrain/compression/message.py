@@ -35,7 +35,7 @@ HEADER = FIELDS.size + CHECKSUM.size
 #: If more than one element in this many is sent, a codec's dense form is used.
 DENSE = 16
 
-#: Of a vector whose tensors have no tables.
+#: The `starts` of a vector whose tensors have no tables of levels.
 NO_STARTS = np.empty(0, np.int64)
 
 
@@ -109,7 +109,7 @@ def _checksum(message: Array) -> int:
 
 
 class WireForm:
-    """Messages about a vector of `length` elements, of `bits` bits each, in a codec's forms; and memory for one.
+    """Encodes and decodes messages about a vector of `length` elements, of `bits` bits each, in a codec's forms.
 
     `codec` is one of CODECS. Tensors with tables of levels begin at `starts` int64 [tensors], the first at 0, if there
     are any.
@@ -157,7 +157,7 @@ class WireForm:
         FIELDS.pack_into(
             out,
             0,
-            *(MAGIC, VERSION, form, k, self._said),
+            *(MAGIC, VERSION, form, k, self._bits_field),
             *(sender, step, sequence, self.length, words.size),
             *(whole.nbytes, threshold),
         )
@@ -173,7 +173,7 @@ class WireForm:
         """
         if message.size < HEADER:
             raise CorruptMessage(sender, f"{message.size} bytes are no message")
-        magic, version, form, k, said, *fields, payload_bytes, threshold = FIELDS.unpack_from(message)
+        magic, version, form, k, bits_field, *fields, payload_bytes, threshold = FIELDS.unpack_from(message)
         rank, step, sequence, vector, elements = fields
         if (magic, version) != (MAGIC, VERSION):
             raise CorruptMessage(sender, f"begins with {magic!r} version {version}, not {MAGIC!r} version {VERSION}")
@@ -187,8 +187,8 @@ class WireForm:
             raise CorruptMessage(sender, f"{elements} elements of a vector of {vector}, ours has {self.length}")
         if not (1 <= step <= COUNT_MAX and isfinite(threshold) and threshold > 0):
             raise CorruptMessage(sender, f"step {step}, threshold {threshold}")
-        if said != self._said:
-            raise CorruptMessage(sender, f"its byte of bits an element is {said}, not {self._said}")
+        if bits_field != self._bits_field:
+            raise CorruptMessage(sender, f"its byte of bits an element is {bits_field}, not {self._bits_field}")
         words, tail = self._words[:elements], 4 * level_form.size(elements, self.bits - 1)
         levels = self._levels[:elements]
         whole = message.size - self._tables.nbytes
@@ -209,12 +209,12 @@ class WireForm:
         return MessageHeader(sequence, step, threshold), Entries(words, levels)
 
     def places(self, indices: Array, codes: Array) -> Array:
-        """Where in the tables the levels of elements are: int64 [k]."""
+        """The indices, in the tables, of the levels of elements: int64 [k]."""
         tensors = np.searchsorted(self.starts, indices, side="right") - 1
         codes = codes.astype(np.int64) - 1 if codes.size else 0
         return tensors * greatest_level(self.bits) + codes
 
     @property
-    def _said(self) -> int:
-        """What the header says of the bits: messages of one bit are older than the others."""
+    def _bits_field(self) -> int:
+        """The header's field for the bits of an element, which is 0 for one bit."""
         return 0 if self.bits == 1 else self.bits

@@ -1,8 +1,8 @@
 """Add a gradient to the residual and emit the elements that exceed the threshold, in one pass over memory.
 
 Strom, Scalable Distributed DNN Training Using Commodity GPU Cloud Computing, Interspeech 2015, §2.6 steps 4 to 7.
-An emitted element is a uint32 word: the index in 31 bits, the top bit set for a negative residual (§2.5). Of more than
-one bit, it has a level besides: how many quanta of the residual are sent.
+An emitted element is a uint32 word: the index in 31 bits, the top bit set for a negative residual (§2.5). With more
+than one bit, an element also has a level: how many quanta of the residual are sent.
 """
 
 from math import inf
@@ -27,7 +27,7 @@ class Entries(NamedTuple):
     """Emitted elements: `words` uint32 [k], ascending by index, and their `levels` uint32 [k] or NO_LEVELS.
 
     If tensors have tables of levels, a message holds instead the `tables` uint32 [tensors · codes of an element] and
-    the `codes` uint32 [k] of the levels in them, from 1 on, or NO_LEVELS where there is one a tensor.
+    the `codes` uint32 [k] of the levels in them, from 1 on, or NO_LEVELS if each tensor has one level.
     """
 
     words: Array

@@ -45,9 +45,9 @@ def adapted(level: float, density: float, target: float, rate: float) -> float:
 
     level·exp((density/target − 1)/10), at most doubled, at least times 0.9. `density` is elements sent ÷ vector length
     ÷ minibatches since the last message: its mean is the target, however uneven messages are, where the threshold
-    changes by little in the long run. What falls faster frees all elements that wait just below it at once. A start
-    too low by 10⁵ is mended in 20 minibatches, one too high in 120. The result stays where a step at learning rate
-    `rate` (per sample) is not coarse, and moves a weight by less than 16.
+    changes by little in the long run. A threshold that fell faster would free all elements that wait just below it at
+    once. A start too low by 10⁵ is mended in 20 minibatches, one too high in 120. The result stays where a step at
+    learning rate `rate` (per sample) is not coarse, and moves a weight by less than 16.
     """
     moved = level * exp(min((density / target - 1) / 10, log(2)))
     return min(max(moved, COARSE * UNIT / rate), COUNT_MAX // 2 * UNIT / rate)
@@ -68,14 +68,14 @@ def integer_step(rate: float, threshold: float) -> int:
 
 
 def greatest_level(bits: int) -> int:
-    """The largest multiple of a quantum that an element of `bits` bits, one of them for the sign, can say."""
+    """The largest multiple of a quantum that an element of `bits` bits, one of them its sign, can express."""
     return min(2 ** (bits - 1), COUNT_MAX)
 
 
 def unit_quantum(rate: float) -> float:
     """The residual whose η-fold is one UNIT, with 22 significant bits. `rate` is η per sample.
 
-    With so few, n times it is exact in float64 for every level n, and what a residual loses but for the nearest such
+    With so few bits, n times the quantum is exact in float64 for every level n, and a residual less its nearest such
     multiple is exact in its own dtype.
     """
     mantissa, exponent = frexp(UNIT / rate)
@@ -89,7 +89,7 @@ def round_weights(weights: Array, counts: Array) -> None:
     """
     for block in blocks(counts.size):
         units = np.rint(np.multiply(weights[block], 1 / UNIT, dtype=np.float64))
-        if not np.max(np.abs(units)) <= COUNT_MAX:  # nor if one is not a number
+        if not np.max(np.abs(units)) <= COUNT_MAX:  # also true if an element is NaN
             raise BadInput("initial weights: an element is not finite or beyond ±32, which integer weights cannot hold")
         counts[block] = units
     restore_weights(counts, weights)

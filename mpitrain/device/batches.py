@@ -15,8 +15,8 @@ from mpitrain.sampling.batch import Batch
 
 
 class Uploading:
-    """A loader that copies minibatches of another loader, with pinned buffers, to the GPU. It holds two minibatches:
-    one in use and one being copied."""
+    """A loader that copies the minibatches of another loader, which gathers into pinned buffers, to the GPU. It holds
+    two minibatches: one in use and one being copied."""
 
     def __init__(self, device: GpuMemory, inner: Loader) -> None:
         self._device, self._inner = device, inner

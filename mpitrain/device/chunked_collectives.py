@@ -25,8 +25,8 @@ Shares = Sequence[slice]  # of a vector, by rank
 
 
 class DirectCarrier(StagedCarrier):
-    """Passes arrays in GPU memory to a CUDA-aware MPI, in messages and in collectives made of them, for each of which
-    there is a method by its name.
+    """Passes arrays in GPU memory to a CUDA-aware MPI, in messages and in collectives made of messages. Each collective
+    is a method called by its name.
 
     MPI does not know streams. Before it may read or overwrite an array, the kernels launched so far must have run; the
     data of a completed request are visible to every kernel that is launched afterwards.
@@ -99,8 +99,7 @@ class DirectCarrier(StagedCarrier):
         yield from self._combined(array, array[pieces[self._rank]], own, pieces, np.add, self._tag())
 
     def _combined(self, terms: Array, term: Array, own: Array, shares: Shares, add: np.ufunc, tag: int) -> Steps:
-        """Combine this rank's share of all ranks' `terms` into `own`, which may be the same object as its own
-        `term`."""
+        """Combine this rank's share of all ranks' `terms` into `own`, which may be its own `term` itself."""
         room = self._room(own.size * len(self._others), own.dtype)
         rows = dict(zip(self._others, room.reshape(len(self._others), own.size), strict=True))
         yield self._settled(self._device.compute)

@@ -16,7 +16,7 @@ from mpitrain.flat import Array
 from mpitrain.mpi.collectives import Carrier, CollectiveCall, CountedCollectives
 from mpitrain.mpi.communicator import Communicator, Request
 
-Steps = Iterator[Sequence[Request]]  #: of a collective, each with the requests that must complete before the next one
+Steps = Iterator[Sequence[Request]]  #: a collective's steps: the requests that must complete before the next one
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class QueuedCollective:
 
 
 class StagedCarrier(Carrier):
-    """Takes device arrays in collectives, too."""
+    """A carrier that also takes device arrays in collectives."""
 
     def __init__(self, transport: CountedCollectives, device: GpuMemory) -> None:
         self._transport, self._device = transport, device
@@ -86,7 +86,7 @@ class StagedCarrier(Carrier):
         return self._enqueue(self._staged(comm, call))
 
     def _staged(self, comm: Communicator, call: CollectiveCall) -> Steps:
-        """At the end, the copies of its results to the GPU have been started."""
+        """The steps of a collective on pinned copies; at the end, the copies back to the GPU have been started."""
         device, arrays = self._device, call.arrays
         on_device = [not isinstance(array, np.ndarray) for array in arrays]
         here = [self._pinned(a) if d else (a, device.event()) for a, d in zip(arrays, on_device, strict=True)]

@@ -25,7 +25,7 @@ from mpitrain.mpi.team import Team
 from mpitrain.sampling.batch import Samples
 from mpitrain.start import DEADLINE
 
-#: Called with a kind of work, as `Pace.around` has them, and its bytes: the context in which the device does it.
+#: Called with a kind of work (see `Pace.around`) and its bytes; returns the context in which the device does the work.
 Around = Callable[[str, int], AbstractContextManager[object]]
 UNOBSERVED = nullcontext()
 
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 class Cpu:
-    """NumPy and Numba."""
+    """The CPU, which computes with NumPy and Numba."""
 
     name = "cpu"
     why = ""  #: the reason for the choice, if there is one to report
     direct = False  #: whether MPI accepts this device's arrays directly, on all ranks
-    passing = ""  #: why it does or does not, if that is worth reporting
+    passing = ""  #: why MPI does or does not, if that is worth reporting
     phantom = False  #: whether vectors have no values, and nothing is computed
     emits_parts = True  #: whether `emit` takes no longer part by part
     around: Around | None = None  #: context of all work on vectors; None: work is done without one
@@ -140,7 +140,7 @@ class Cpu:
         return observed
 
     def compile_rules(self, dtype: np.dtype) -> None:
-        """Compile these kernels, or load them from the cache on disk."""
+        """Compile the kernels of `fast`, or load them from the cache on disk."""
         compile_all(dtype)
 
     def outgoing(self, vector: Array, to: Array) -> "InPlace":

@@ -81,7 +81,7 @@ class Gpu(GpuMemory, Cpu):
         return self.ops.fused.get(rule, rule)
 
     def compile_rules(self, dtype: np.dtype) -> None:
-        """They are compiled when they are loaded."""
+        """Do nothing: kernels are compiled when they are loaded."""
 
     def outgoing(self, vector: Array, to: Array) -> Any:
         return Outgoing(self, vector, to) if isinstance(to, np.ndarray) else super().outgoing(vector, to)

@@ -54,8 +54,7 @@ class GpuMemory:
         return placed
 
     def upload(self, to: Array, vector: Array, steady: bool = False) -> None:
-        """Copy through two pinned buffers: one is filled while the other is copied. Later kernels see the whole
-        vector."""
+        """Copy by two pinned buffers: one is filled while the other is copied. Later kernels see the whole vector."""
         self.after(self.compute, self.incoming)
         if steady:
             to.set(vector, stream=self.incoming)
@@ -94,8 +93,8 @@ class GpuMemory:
         return np.frombuffer(memory, np.uint8, size).view(dtype).reshape(shape)
 
     def start_download(self, vector: Array, pinned: Array) -> StreamEvent:
-        """Start to copy a device vector to pinned memory once the kernels launched so far have run; the event of its
-        arrival."""
+        """Start to copy a device vector to pinned memory once the kernels launched so far have run; returns the event
+        of its arrival."""
         self.after(self.compute, self.leaving)
         vector.get(stream=self.leaving, out=pinned, blocking=False)
         return self.mark(self.leaving)

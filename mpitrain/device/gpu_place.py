@@ -1,8 +1,8 @@
 """A GPU on which a module of PyTorch's computes, on CuPy's arrays and in CuPy's order.
 
 Tensors and arrays share memory by DLPack. PyTorch's kernels go to the stream to which all others go, in program order,
-so that a copy in another stream waits for both kinds by the same events. What PyTorch frees, its allocator
-gives only to later kernels of that stream; what CuPy frees likewise.
+so that a copy in another stream waits for both kinds by the same events. Memory that PyTorch frees is given by its
+allocator only to later kernels of that stream; the same holds for CuPy.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +17,7 @@ from mpitrain.models.torch.place import CpuPlace, Hook
 
 
 class GpuPlace(CpuPlace):
-    """The rank's GPU. Other products than those under `bf16` are in TF32 unless `matmul` is "float32"."""
+    """The rank's GPU. Products outside a `bf16` context are in TF32 unless `matmul` is "float32"."""
 
     def __init__(self, device: GpuMemory, matmul: str) -> None:
         self._gpu, self._cupy = device, device.cupy
@@ -29,9 +29,9 @@ class GpuPlace(CpuPlace):
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """In CuPy's and PyTorch's terms, because each keeps its own current stream and device for every thread."""
+        """Set the current device and stream of both CuPy and PyTorch, as each keeps its own for every thread."""
         here = self._cupy.cuda.Device(self._gpu.number)
-        # Backward stays in the calling thread, in which MPI may be called, and every rule finds what it expects.
+        # Without multithreading, backward stays in the calling thread, in which MPI may be called.
         with here, self._gpu.compute, torch.cuda.stream(self._stream), torch.autograd.set_multithreading_enabled(False):
             yield
 
@@ -53,7 +53,7 @@ class GpuPlace(CpuPlace):
         return value
 
     def hook(self, report: Hook) -> Callable[[torch.Tensor], None]:
-        """Whatever thread autograd calls it in, and whatever stream is current there."""
+        """`report` runs on the compute stream, whatever thread autograd calls it in, and whatever stream is current."""
 
         def ready(parameter: torch.Tensor) -> None:
             with self.computing():
@@ -62,6 +62,6 @@ class GpuPlace(CpuPlace):
         return ready
 
     def seed(self, keys: Sequence[int]) -> None:
-        """On the CPU, too, where a module may decide which of its layers to skip, for example."""
+        """Seed the GPU's generator and those of the CPU, by which a module may decide which of its layers to skip."""
         super().seed(keys)
         torch.cuda.default_generators[self._gpu.number].manual_seed(keys[0])

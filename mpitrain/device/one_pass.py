@@ -1,9 +1,9 @@
-"""Update rules on the CPU in one pass over memory each.
+"""Update rules on the CPU, each in one pass over memory.
 
 The bits are those of mpitrain/algorithms/optimizers/sgd.py: no product is fused with a sum.
 
-NumPy takes two to four, over blocks that stay in the second-level cache. The difference counts where a step's products
-take little time for the number of weights: small minibatches, or quick products.
+NumPy takes two to four passes, over blocks that stay in the second-level cache. The difference matters if a step's
+matrix products take little time for the number of weights: with small minibatches, or fast products.
 """
 
 import numpy as np
@@ -42,12 +42,12 @@ def _look_ahead(out, x, v, mu):  # type: ignore[no-untyped-def]
 
 
 def sgd(theta: Array, g: Array, scratch: Array, *, eta: float) -> None:
-    """optimizers.sgd.sgd."""
+    """`optimizers.sgd.sgd` in one pass."""
     _sgd(theta, g, theta.dtype.type(eta))
 
 
 def classical(theta: Array, v: Array, g: Array, scratch: Array, *, eta: float, mu: float) -> None:
-    """optimizers.sgd.classical."""
+    """`optimizers.sgd.classical` in one pass."""
     kind = theta.dtype.type
     if mu == 0.0:
         _classical_without_momentum(theta, v, g, kind(eta))
@@ -56,11 +56,11 @@ def classical(theta: Array, v: Array, g: Array, scratch: Array, *, eta: float, m
 
 
 def look_ahead(out: Array, x: Array, v: Array, mu: float) -> None:
-    """optimizers.sgd.look_ahead."""
+    """`optimizers.sgd.look_ahead` in one pass."""
     _look_ahead(out, x, v, out.dtype.type(mu))
 
 
-#: A rule by the function that computes it in one pass.
+#: For each rule, the function that computes it in one pass.
 FUSED: dict[Rule, Rule] = {
     rules.sgd: sgd,
     rules.classical: classical,

@@ -20,8 +20,8 @@ NONE = 0xFFFFFFFF  # reported instead of the index of the first bad element if t
 class Operations(Kernels):
     """The kernels, matrix products with cuBLAS, and the two kernels that report to the host.
 
-    `fused` maps a rule of optimizers and algorithms to a single kernel that gives the same bits. `convolution` is there
-    with cuDNN only.
+    `fused` maps a rule of optimizers and algorithms to a single kernel that gives the same bits. `convolution` exists
+    only with cuDNN.
     """
 
     convolution: Callable[..., PatchProduct]
@@ -45,8 +45,8 @@ class Operations(Kernels):
     def emit(
         self, residual: Array, gradient: Array, words: Array, *, levels: Array = NO_LEVELS, first: int = 0, **how: Any
     ) -> int:
-        """Like compression.residual.accumulate; `words` and `levels` are in host memory, and only the emitted are
-        copied."""
+        """Like compression.residual.accumulate; `words` and `levels` are in host memory, and only those emitted
+        are copied."""
         words_here, levels_here = self._room(words.size, levels.size)
         self.accumulate(residual, gradient, words_here, self._report, levels_here if levels.size else None, **how)
         count, bad = (int(number) for number in self._report.get())

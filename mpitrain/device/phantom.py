@@ -1,4 +1,4 @@
-"""A device that computes nothing: of a vector on it there is only the length. For simulations of time and traffic."""
+"""A device that computes nothing: its vectors have a length and no values. For simulations of time and traffic."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -19,7 +19,7 @@ from mpitrain.sampling.rng import stream
 from mpitrain.start import DEADLINE
 
 NO_SAMPLES = Batch(np.empty(0), np.empty(0, np.int32))
-CHECKSUM = 1 << 63  # as long in a message as almost every checksum
+CHECKSUM = 1 << 63  # takes as many bytes in a message as almost every checksum
 
 
 class PhantomVector(NDArrayOperatorsMixin):
@@ -42,7 +42,7 @@ class PhantomVector(NDArrayOperatorsMixin):
         pass
 
     def copy(self) -> "PhantomVector":
-        """Another one."""
+        """Another phantom of the same size."""
         return PhantomVector(self.size, self.dtype)
 
     def get(self) -> "PhantomVector":
@@ -90,9 +90,8 @@ class Nothing:
 
 @lru_cache(maxsize=256)
 def some_words(count: int, size: int) -> Array:
-    """Words uint32 [count] of entries of a vector of `size` elements, ascending: every subset is as likely. Read-only.
-
-    Gaps as of entries that have nothing to do with each other, since by them a code of gaps has its length."""
+    """Words uint32 [count] of entries of a vector of `size` elements, ascending, read-only. Every subset is equally
+    likely: the length of a code of the gaps is then that of independent entries."""
     indices = stream(0, "phantom", count, size).choice(size, count, replace=False, shuffle=False)
     words = np.sort(indices).astype(np.uint32)
     words.flags.writeable = False
@@ -100,13 +99,13 @@ def some_words(count: int, size: int) -> Array:
 
 
 class Phantoms(Cpu):
-    """Rules and checks let their time pass, and do nothing. Of each gradient, entries are emitted by `density`."""
+    """Rules and checks pass their simulated time, and do nothing. A share `density` of gradients is emitted."""
 
     name, phantom = "phantom", True
 
     def __init__(self, pace: Pace, density: float = 0.0) -> None:
         self._pace = pace
-        self._density, self._seen, self._emitted = density, 0, 0  # elements of gradients, and entries of them
+        self._density, self._seen, self._emitted = density, 0, 0  # `_seen`: elements of gradients; `_emitted`: entries
 
     def __str__(self) -> str:
         return "phantom vectors"
@@ -130,11 +129,11 @@ class Phantoms(Cpu):
         return PhantomVector(size, dtype)
 
     def host_words(self, size: int) -> Array:
-        return np.empty(size, np.uint32)  # which are in the messages
+        return np.empty(size, np.uint32)  # real memory: words are in the messages
 
     def emit(self, residual: Array, *arrays: Array, **how: Any) -> int:
-        """So many entries that in all there are `density` for each element seen, rounded. What an infinite threshold
-        holds back comes next time, as it does from a residual."""
+        """Emit as many entries as make the total `density` times the elements seen so far, rounded. What an infinite
+        threshold holds back comes next time, as from a residual."""
         gradient, words = arrays
         self._seen += gradient.size
         count = 0

@@ -51,8 +51,8 @@ class Products:
 
 
 def _operand(matrix: Array) -> tuple[int, int]:
-    """Whether cuBLAS has to transpose the matrix in this memory, and its leading dimension, which may be larger than
-    its rows are long."""
+    """Whether cuBLAS has to transpose the matrix in this memory, and its leading dimension, which may exceed the length
+    of its rows."""
     if matrix.flags.c_contiguous:
         return N, matrix.shape[1]
     if matrix.flags.f_contiguous:

@@ -18,8 +18,7 @@ class Outgoing:
         self._under_way: deque[tuple[slice, StreamEvent]] = deque()
 
     def start(self, part: slice) -> None:
-        """Copy this part, which is final once the kernels launched so far have run. It must not change until
-        `finish`."""
+        """Copy this part, which is final once the kernels launched so far have run, and stays so until `finish`."""
         self._under_way.append((part, self._device.start_download(self._vector[part], self._pinned[part])))
 
     def finish(self) -> None:

@@ -55,7 +55,7 @@ def check(layers: Sequence[AnyLayer]) -> None:
 
 
 def _check_activations(layers: Sequence[AnyLayer]) -> None:
-    """An activation works in place on the layer before it, whose output must be nobody else's."""
+    """An activation works in place on the output of the layer before it, which may not be an activation's."""
     before: AnyLayer | None = None
     for place, layer in enumerate(layers):
         if _activates(layer) and (before is None or _activates(before)):
@@ -69,7 +69,7 @@ def _activates(layer: AnyLayer) -> bool:
 
 
 def complete(layers: Sequence[AnyLayer], classes: int, output: Output) -> list[AnyLayer]:
-    """The list with all numbers that depend on the classes and the function of the outputs.
+    """The list, completed by the numbers that depend on the classes and the function of the outputs.
 
     Raises BadInput if the last layer has other units.
     """

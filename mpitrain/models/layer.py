@@ -33,8 +33,8 @@ def with_gradient(x: Tensor) -> Tensor:
 
 
 class DoesNotFit(BadInput):
-    """A layer that its input is too small or of the wrong kind for: `key` of its table is at fault, and `why` says
-    how."""
+    """The input of a layer is too small or of the wrong kind for it: `key` of the layer's table is at fault, and `why`
+    says how."""
 
     def __init__(self, layer: "Layer", key: str, why: str) -> None:
         super().__init__(f"{layer.name}: {why}")

@@ -1,4 +1,4 @@
-"""Losses of the outputs z [n, classes] of a network for targets int32 [n], and of outputs that are divided over parts.
+"""Losses of a network's outputs z [n, classes] for targets int32 [n], also of outputs that are divided over parts.
 
 A part has z [own classes, n] and all targets; the terms of all parts add up to the loss. Softmax then needs two small
 reductions over the parts, the largest output of each example and the sum of exponentials (both [n]); independent
@@ -80,7 +80,7 @@ def softmax_gradient(z: Array, targets: Array, losses: Array) -> None:
 def softmax_part(
     z: Array, chosen: tuple[Array, Array], scale: float, reduce: Reduce, first: bool, workspace: Workspace
 ) -> float:
-    """The same in parts, of which the first one contributes the logarithm."""
+    """`softmax_gradient` of one part; the first part contributes the logarithm."""
     row = workspace.array("split.row", z.shape[1:], z.dtype)
     np.max(z, axis=0, out=row)
     reduce(row, "max")
@@ -119,7 +119,7 @@ def logistic_gradient(z: Array, targets: Array, losses: Array) -> None:
 def logistic_part(
     z: Array, chosen: tuple[Array, Array], scale: float, reduce: Reduce, first: bool, workspace: Workspace
 ) -> float:
-    """The same in parts."""
+    """`logistic_gradient` of one part."""
     soft = workspace.array("split.soft", z.shape, z.dtype)
     # log(1 + exp(z)) = max(z, 0) + log(1 + exp(−|z|))
     np.negative(np.abs(z, out=soft), out=soft)

@@ -1,4 +1,4 @@
-"""What the rest of the program knows of a model: a flat vector of parameters, and functions of it.
+"""The interface of models to the rest of the program: a flat vector of parameters, and functions of it.
 
 A model is anything that maps a minibatch to outputs and can differentiate their loss: a Network of our own layers, or a
 module of another library whose parameters and gradients are views of flat vectors. Whoever needs more than the protocol
@@ -20,14 +20,14 @@ Ready = Callable[[slice], None]
 
 
 class Consumer:
-    """An `on_ready` that uses gradients where they lie: `use` gets a slice and its gradient, which may lie elsewhere
-    than in the flat vector, whose content is then undefined. That saves large gradients of other libraries a copy."""
+    """An `on_ready` that takes gradients from any memory: `use` gets a slice and its gradient. If that is not in the
+    flat vector, the vector's slice is undefined. This saves copying large gradients of other libraries."""
 
     def __init__(self, gradients: Array, use: Callable[[slice, Array], None]) -> None:
         self._gradients, self.use = gradients, use
 
     def __call__(self, part: slice) -> None:
-        """The gradient lies in the vector."""
+        """Use the gradient of a slice that is in the flat vector."""
         self.use(part, self._gradients[part])
 
 
@@ -42,7 +42,7 @@ class Model(Protocol):
     name: str
     #: The function that turns outputs into posteriors.
     output: Literal["softmax", "logistic"]
-    #: What a run folder keeps of it beside the configuration: texts by file name.
+    #: Texts that a run folder keeps beside the configuration, by file name.
     documents: Mapping[str, str] = MappingProxyType({})
     #: The name of the figure of merit, of which less is better: "error", "loss", or that of a metric of one's own.
     merit: str = "error"
@@ -92,8 +92,8 @@ class Buffered(Model, Protocol):
         """Whether the statistics, if it has any, belong to these parameters."""
 
     def measure(self, parameters: Array, inputs: Array, number: int, count: int) -> None:
-        """Take the minibatch `number` of `count` into the statistics, which the first one begins anew. After the last
-        one they belong to these parameters."""
+        """Take the minibatch `number` of `count` into the statistics. The first one resets them; after the last, they
+        belong to these parameters."""
 
     def kept(self, parameters: Array) -> dict[str, Array]:
         """Constants by name, and the statistics if they belong to these parameters."""

@@ -213,7 +213,7 @@ def warm(model: Model, dtype: DTypeLike, to_device: Callable[[Array], Array] = l
         model.loss_and_gradient(parameters, np.empty_like(parameters), batch, stream(0, "dropout"))
 
 
-#: What a model that is no network of layers does not have.
+#: What a model that is no network of layers lacks.
 LACKS = {
     "split": "fully connected layers that can be divided over ranks",
     "layers": "layers of this program's own, which can be taken apart",
@@ -228,5 +228,5 @@ def network_of_layers(model: Model, what: Literal["split", "layers"], who: str) 
 
 
 def multiply_adds(model: Model) -> int:
-    """Those of one sample's outputs; 0 of a model that is not made of this program's layers."""
+    """The multiply-adds of one sample's outputs; 0 for a model that is not made of this program's layers."""
     return sum(layer.operations for layer in model.layers) if isinstance(model, Network) else 0

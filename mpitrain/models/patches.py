@@ -13,8 +13,8 @@ from mpitrain.models.workspace import Patches, Workspace, matmul
 
 
 def convolution(name: str, window: Patches, workspace: Workspace) -> "PatchProduct":
-    """What computes the convolution layer `name`: copied patches times weights. A device may have a function of this
-    name that does without patches (`Workspace.kernel`)."""
+    """The object that computes the convolution layer `name`, here as copied patches times weights. A device may have a
+    function of this name whose object needs no patches (`Workspace.kernel`)."""
     return PatchProduct(name, window, workspace)
 
 
@@ -74,7 +74,7 @@ class PatchProduct:
 
 
 class GroupProduct:
-    """Products in groups, where each filter sees the channels of its own one (Krizhevsky et al. 2012, §3.2), with
+    """Products in groups, where each filter sees the channels of its own group (Krizhevsky et al. 2012, §3.2), with
     weights [kh, kw, channels of a group, filters]. `products` has one for each group, which works on copies of its
     part."""
 

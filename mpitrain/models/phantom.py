@@ -1,4 +1,4 @@
-"""A model that computes no gradient, but says that its parts are final as the true one does."""
+"""A model that computes no gradient, but reports the same parts as final, in the same order, as a real one."""
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -10,7 +10,7 @@ from mpitrain.sampling.rng import stream
 
 
 class PhantomModel(Model):
-    """`of` another model, whose gradient of one sample of this form has shown its parts. The loss is 0."""
+    """Stands for the model `of`, whose gradient of one sample of `form` shows which parts it reports. The loss is 0."""
 
     def __init__(self, of: Model, form: SampleForm, dtype: DTypeLike) -> None:
         self.layout, self.input_shape, self.classes, self.name = of.layout, of.input_shape, of.classes, of.name
@@ -21,7 +21,7 @@ class PhantomModel(Model):
         of.loss_and_gradient(parameters, np.empty_like(parameters), batch, stream(0, "dropout"), self._parts.append)
 
     def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:
-        """Not to be asked for: a phantom's vectors have no values."""
+        """Not available: a phantom's vectors have no values."""
         raise NotImplementedError
 
     def loss_and_gradient(
@@ -34,15 +34,16 @@ class PhantomModel(Model):
         *,
         share: tuple[int, int] | None = None,
     ) -> float:
-        """0; the parts are said to be final one after another."""
-        for part in self._parts if on_ready is not None else ():
-            on_ready(part)  # type: ignore[misc]
+        """Report the parts as final one after another; returns 0."""
+        if on_ready is not None:
+            for part in self._parts:
+                on_ready(part)
         return 0.0
 
     def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, int]:
-        """Not to be asked for."""
+        """Not available."""
         raise NotImplementedError
 
     def outputs(self, parameters: Array, inputs: Array) -> Array:
-        """Not to be asked for."""
+        """Not available."""
         raise NotImplementedError

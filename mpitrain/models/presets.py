@@ -37,7 +37,7 @@ class PresetOptions:
         return DropoutOptions(rate if self.dropout is None else self.dropout, scaled)
 
     def classes(self, bias: float) -> FullyConnectedOptions:
-        """The outputs of a paper that says their bias: of a softmax, since logistic ones begin at 1/classes."""
+        """The outputs of a paper that gives their bias. Logistic outputs do not take it: they begin at 1/classes."""
         return FullyConnectedOptions(gain=1.0, bias=bias if self.output == "softmax" else None)
 
 
@@ -132,9 +132,9 @@ def easgd_imagenet(o: PresetOptions) -> list[AnyLayer]:
 
 def krizhevsky2014(o: PresetOptions) -> list[AnyLayer]:
     """Krizhevsky 2014's single tower: 224 x 224 x 3, 9216 activations before the fully connected layers, 1000
-    independent logistic units. Sizes, order, normalisation, dropout and initial values are the author's released ones,
-    but the 224 x 224 pixels and the padding of the paper; elsewhere the 223 x 223 ones without padding give the same
-    sizes. His dropout is scaled in evaluation: divided by 1/2 in training, activations and rates would not fit.
+    independent logistic units. Sizes, order, normalisation, dropout and initial values are those that the author
+    released; the 224 x 224 pixels and the padding are the paper's (his 223 x 223 without padding give the same sizes).
+    Dropout is scaled in evaluation, as his: divided by 1/2 in training, activations would not fit his learning rates.
 
     The fourth convolution has 256 filters, as the author released it, which makes 61,100,840 parameters: 0.2 % more
     than the 60,965,224 of two towers, as the text says. Footnote 1's 384 filters would make 61,838,248, 1.4 % more.
@@ -177,7 +177,7 @@ class Preset:
     frames: bool = False
 
 
-#: What a configuration that says nothing of its network has.
+#: The preset of a configuration that names no network.
 DEFAULT = "digits-cnn"
 
 PRESETS = {

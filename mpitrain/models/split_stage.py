@@ -56,7 +56,7 @@ class SplitStage:
     """The units `own` of a stage, whole columns of it where it has several. `forward` comes first, then the three
     backward functions in any order.
 
-    `inputs` are those that these units see, and of which x and its gradient consist here.
+    `inputs` are the inputs that these units see; x and its gradient have only these.
     """
 
     def __init__(self, stage: FullyConnectedStage, own: slice, workspace: Workspace) -> None:

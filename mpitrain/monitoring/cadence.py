@@ -8,16 +8,15 @@ from typing import Literal
 
 RECORD_EVERY = 1.0  # seconds between two "train" records
 ROUNDING = 1e-6  # samples by which a multiple of run.evaluate_every may be off
-#: Where checkpoints are made by their cost: the part of the time that they may take; seconds until the first, if no
-#: evaluation comes before, and until the next after one that failed; seconds by which the writing alone, during which
-#: the training goes on, delays the next at most; seconds between two in any case.
+#: With `run.checkpoint_every = "auto"`: SHARE of the time that checkpoints may take; FIRST: seconds until the first, if
+#: no evaluation comes before, and after one that failed; LONGEST: the most seconds by which writing alone, during which
+#: the training goes on, delays the next; LEAST: seconds between two in any case.
 SHARE, FIRST, LONGEST, LEAST = 0.02, 60.0, 300.0, 10.0
 
 
 @dataclass(eq=False)
 class Cadence:
-    """The three keys say when (`run.evaluate_every`, …); `samples`: size of an epoch; `seconds`: training time,
-    including that before a resume."""
+    """The first three are keys of [run]; `samples`: an epoch's; `seconds`: training time with that before a resume."""
 
     evaluate_every: float
     checkpoint_every: float | Literal["auto"]
@@ -45,12 +44,12 @@ class Cadence:
         return self.seconds_before + now - self._began - self._still
 
     def end(self) -> None:
-        """The training has ended: what comes now, such as the last evaluation, is none of its time."""
+        """End the training time: what follows, such as the last evaluation, does not count in it."""
         self._over = self.clock() if self._over is None else self._over
 
     @contextmanager
     def standing_still(self) -> Iterator[None]:
-        """Context of what all ranks wait for and what is no training, such as an evaluation."""
+        """Context of work that all ranks wait for and that does not count as training time, such as an evaluation."""
         began = self.clock()
         try:
             yield
@@ -69,7 +68,7 @@ class Cadence:
         """Record that an evaluation begins: the next one is due at the next multiple of run.evaluate_every."""
         every = self.evaluate_every * self.samples
         self._evaluates = True
-        # Multiples are rounded: 50 · (0.1 · 1438) may be a little more than 7190, which it is meant to be.
+        # Multiples are rounded: 50 · (0.1 · 1438), which should be 7190, may be a little more.
         number = floor((trained + ROUNDING) / every) + 1 if every else inf
         self._next_evaluation = number * every - ROUNDING if every else inf
 
@@ -110,5 +109,5 @@ class Cadence:
         self._pause = max(still / SHARE, min(whole / SHARE, LONGEST), LEAST)
 
     def failed(self) -> None:
-        """Record that it is not."""
+        """Record that the checkpoint started last could not be written."""
         self._pause = FIRST

@@ -18,9 +18,9 @@ class Counters:
 
     def __init__(self, state: State, figures: RankFigures) -> None:
         self.figures = figures
-        self.totals: Record = {}  # what a protocol counts by itself, for the summary
-        self.updates, self.busy = 0, 0.0
-        self.refusals, self.samples_dropped = 0, 0  # gradients that were not finite; samples of those too stale
+        self.totals: Record = {}  # further counts of a protocol, for the summary
+        self.updates, self.busy = 0, 0.0  # `busy`: seconds of a server's updates
+        self.refusals, self.samples_dropped = 0, 0  # gradients that were not finite; samples of gradients too stale
         self.staleness_sum, self.staleness_max = 0, 0
         self.traffic: dict[int, float] = {}  # bytes sent and received so far, as reported by each worker
         self.trained_now = 0
@@ -69,7 +69,7 @@ class Counters:
         return self._recent_loss
 
     def record(self) -> Record:
-        """Counts for a "train" record."""
+        """The counts for a "train" record."""
         return {"updates": self.updates, **self._staleness(), **self.figures.recent()}
 
     def rate(self, samples: int) -> float | None:

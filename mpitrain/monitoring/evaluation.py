@@ -1,5 +1,5 @@
-"""Loss and error on held-out data, in slices short enough that a server can answer between them; and before them the
-statistics of normalisation that belong to the parameters, where a model has some."""
+"""Loss and error on held-out data, in slices short enough that a server can answer between them. If a model normalises
+by statistics, those of the evaluated parameters are measured first."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -21,7 +21,7 @@ SLICE = 4e-3  # target duration of a slice in seconds
 MOST = 1024  # largest number of targets in a slice
 TOGETHER = 256  # targets in a slice if nobody waits for its end
 MEASURED = 1024  # training samples on which statistics of normalisation are measured, the same ones every time
-MINIBATCH = 32  # of these samples, whose moments are averaged
+MINIBATCH = 32  # samples of a minibatch among these; the minibatches' moments are averaged
 
 
 class Selection:
@@ -48,7 +48,7 @@ def share_of(corpus: Samples, rank: int, ranks: int) -> Selection:
 
 
 class Measuring:
-    """Measures on a fixed choice of the samples of `corpus`, the training part, on the model's device."""
+    """Measures statistics of normalisation, on fixed samples of `corpus`, the training part, on the model's device."""
 
     def __init__(self, model: Buffered, corpus: Samples, seed: int, dtype: DTypeLike, device: Cpu = CPU) -> None:
         chosen = stream(seed, "statistics").permutation(corpus.samples)[:MEASURED]
@@ -64,7 +64,7 @@ class Measuring:
             self._model.measure(parameters, self._device.to_device(batch.inputs), number, len(self._slices))
 
     def run(self, parameters: Array) -> None:
-        """All of it at once."""
+        """Measure all slices."""
         for _ in self.steps(parameters):
             pass
 
@@ -78,13 +78,13 @@ def _slices(chosen: Array) -> list[Array]:
 
 
 def has_bits(network: Model, form: SampleForm) -> bool:
-    """Whether the loss is in bits a byte, too: of text whose bytes are known, unless it is a user's, which need not be
-    the logarithm of a probability."""
+    """Whether the loss is also given in bits a byte: for text whose bytes are known, unless the loss is a user's, which
+    need not be the logarithm of a probability."""
     return bool(form.bytes) and not network.own_loss
 
 
 def figures(network: Model, form: SampleForm, loss: Value, merit: Value) -> dict[str, Value]:
-    """Loss and figure of merit by name, and bits a byte where there are some."""
+    """Loss and figure of merit by name, and bits a byte if `has_bits`."""
     found = {"loss": loss, network.merit: merit}
     return found | ({"bits_per_byte": loss / (log(2) * form.bytes)} if has_bits(network, form) else {})
 
@@ -94,8 +94,8 @@ class Evaluation:
     """Evaluates a copy of the parameters on corpora named "test", "dev", "test-noisy", …, all of one shape.
 
     The results are `dev_loss` (mean), `dev_error` (fraction) or another figure of merit of the network's,
-    `test_noisy_loss` and so on; of text also `dev_bits_per_byte`. `test_loss` and
-    `test_error` are those of the first test set. `merit` names the figure by which models are compared, unless that is
+    `test_noisy_loss` and so on; for text also `dev_bits_per_byte`. `test_loss` and `test_error` are those of the first
+    test set. `merit` names the figure by which models are compared, unless that is
     the error. If the samples are divided over ranks, `total` sums [loss, figure of merit, samples] over the ranks, in
     place. `measuring` provides the statistics of normalisation that belong to the parameters first.
     """
@@ -129,7 +129,7 @@ class Evaluation:
 
     @property
     def measures(self) -> bool:
-        """Whether it still measures what belongs to the parameters."""
+        """Whether the evaluation still measures the statistics that belong to the parameters."""
         return self._next == "measure"
 
     def is_of(self, parameters: Array) -> bool:
@@ -152,7 +152,7 @@ class Evaluation:
         return None if self._next else self._results
 
     def run(self, parameters: Array) -> Results:
-        """A complete evaluation."""
+        """Evaluate these parameters completely; returns the results."""
         self.begin(parameters)
         while self.active:
             self.step()

@@ -13,13 +13,13 @@ from mpitrain.files import Record
 from mpitrain.monitoring.records import FIGURES
 from mpitrain.mpi import Transport
 
-#: By name, the sum of what was given, and of how many values it is.
+#: By name, the sum of the values that were given, and their number.
 Amounts = dict[str, tuple[float, int]]
 OWN = -1  # this rank, whichever it is
 
 
 class RankFigures:
-    """What was given on this rank and, on the master, what it was told by others."""
+    """The figures given on this rank and, on the master, those that other ranks have sent."""
 
     def __init__(self) -> None:
         self._recent: dict[str, dict[int, tuple[float, int]]] = {}  # by name and rank
@@ -43,15 +43,15 @@ class RankFigures:
         recent, self._recent = self._recent, {}
         return {name: of_ranks[OWN] for name, of_ranks in recent.items()}
 
-    def add(self, rank: int, told: Mapping[str, tuple[float, int]]) -> None:
-        """Add what another rank has told. Raises WireError naming it for a figure that does not exist."""
-        if not told.keys() <= FIGURES.keys():
+    def add(self, rank: int, amounts: Mapping[str, tuple[float, int]]) -> None:
+        """Add what another rank has sent. Raises WireError naming it for a figure that does not exist."""
+        if not amounts.keys() <= FIGURES.keys():
             raise WireError(f"rank {rank} sent figures that do not exist")
-        for name, (total, count) in told.items():
+        for name, (total, count) in amounts.items():
             self.give(name, total, count, rank)
 
     def gather(self, transport: Transport) -> None:
-        """Add on the first rank what the others have given since they told it last. Collective."""
+        """Add on the first rank what the others have given since the last call. Collective."""
         mine = self.take() if transport.rank else {}
         texts = transport.gather_texts(msgspec.json.encode(mine).decode(), "the figures")
         for rank, text in enumerate(texts if transport.rank == 0 else []):

@@ -28,15 +28,15 @@ from mpitrain.signals import Stop
 from mpitrain.stopwatch import Activity
 
 CHECKPOINT = Activity("a checkpoint")
-LATE = 0.1  # the part of run.evaluate_every by which an evaluation may be late before that is said
+LATE = 0.1  # the part of run.evaluate_every by which an evaluation may be late without a warning
 
 
 class Subject(Protocol):
-    """What is trained, as far as it is evaluated and saved."""
+    """What the monitor needs of a training in order to evaluate and save it."""
 
     all_wait: bool  # evaluations are not divided into slices: all ranks wait, and the time is no training time
     punctual: bool  # an evaluation begins as soon as it is due, even if the one before has to be finished first
-    saves: bool  # checkpoints begin here, and not where the protocol has them begin
+    saves: bool  # the monitor begins checkpoints, not the protocol
 
     def refresh(self) -> None:
         """Bring the state up to date before it is evaluated."""
@@ -87,14 +87,14 @@ class MasterMonitor(Monitor):
     cadence: Cadence
     counters: Counters
     transport: Transport
-    folder: Path  # of the run
-    find: Callable[[], Path | None]  # where it is now
+    folder: Path  # the run folder
+    find: Callable[[], Path | None]  # where the run folder is now; None: nowhere
     metrics: Metrics
     progress: Progress
     evaluation: Evaluation | None
     late: CopyWriter | None  # writes copies of the parameters, to be evaluated at the end
     stop: Stop
-    exchanged: Callable[[], int | None]  # how many bytes all ranks have exchanged, None for nothing to say
+    exchanged: Callable[[], int | None]  # how many bytes all ranks have exchanged; None: no figure is recorded
     resume: Callable[[Path], str]  # the command that continues the run in a folder
     saves_best: bool = False
     saver: Saver | None = None
@@ -105,8 +105,8 @@ class MasterMonitor(Monitor):
         self.samples = self.counters.state.queue.samples
         self.results, self._evaluated = Results(), Moment()
         self._saving = defaultdict[str, list[Record]](list)  # records of the checkpoints being written, by name
-        self._measured = True  # what the last one has cost
-        self._lacking = set[str]()  # other files that could not be written, of which the user knows
+        self._measured = True  # whether it is known what the last checkpoint has cost
+        self._lacking = set[str]()  # other files that could not be written, and of which the user was warned
         self._said_how_to_resume = False
         self._crowded = ""  # "not said" or "said" that evaluations have to wait for those before
 
@@ -114,7 +114,7 @@ class MasterMonitor(Monitor):
         self.metrics.write(event, **fields)
 
     def start(self) -> None:
-        """Begin the training; where it goes on, with the evaluation that was cut off, while the others wait."""
+        """Begin the training; a resumed one begins with the evaluation that was cut off, while the other ranks wait."""
         trained = self.counters.trained_before
         late.forget(self.folder, trained)
         copies = [late.samples(copy) for copy in late.waiting(self.folder)]
@@ -158,7 +158,7 @@ class MasterMonitor(Monitor):
         return evaluates or self.save_due(coming)
 
     def trained(self) -> None:
-        """The training has ended."""
+        """Note that the training has ended."""
         self.cadence.end()
         self._counted()
         self._said_how_to_resume = True
@@ -212,7 +212,7 @@ class MasterMonitor(Monitor):
         self.tell_of_checkpoints(saver)
 
     def tell_of_checkpoints(self, saver: "Saver") -> None:
-        """Record which have been written, and warn of those that could not be."""
+        """Record the checkpoints that have been written, and warn of those that could not be."""
         for path, fault in saver.outcomes():
             places = self._saving[path.name]
             place = places.pop(0) if places else {}
@@ -227,7 +227,7 @@ class MasterMonitor(Monitor):
                 self.warn(f"{fault}; the training goes on without it")
 
     def _say_how_to_resume(self, samples: int) -> None:
-        """Once: when a rank is killed, the launcher ends all others before they can say it."""
+        """Say it once, at the first checkpoint: when a rank is killed, the launcher ends all others before they can."""
         if not self._said_how_to_resume:
             self._said_how_to_resume = True
             first = f"first checkpoint, at epoch {samples / self.samples:.2f}"
@@ -247,7 +247,7 @@ class MasterMonitor(Monitor):
             self.stop.ask()
 
     def move(self, folder: Path) -> None:
-        """Write into this folder from now on: the run folder where it is now, or another one."""
+        """Write into this folder from now on: the run folder at its present place, or another folder."""
         self.folder, self.find = folder, lambda: folder
         self.metrics.move(folder / "metrics.jsonl")
 
@@ -281,7 +281,7 @@ class MasterMonitor(Monitor):
         evaluation.begin(self.counters.state.model)
 
     def _say_late(self, trained: int) -> None:
-        """Once, if this evaluation comes late because the one before took so long."""
+        """Warn once if this evaluation comes late because the one before took so long."""
         if self._crowded == "not said" and self.cadence.late(trained) > LATE:
             self._crowded, at = "said", f"one begins at epoch {trained / self.samples:.2f}"
             self.warn(f"evaluations take longer than the training between them: {at} (run.evaluate_every)")
@@ -299,7 +299,7 @@ class MasterMonitor(Monitor):
                 transport.alive_while(self.late.settle)
 
     def _evaluate_copies(self, evaluation: Evaluation) -> None:
-        """Evaluate the copies that were kept; then begin to evaluate the final parameters, unless one had these."""
+        """Evaluate the copies that were kept; then begin to evaluate the final parameters, unless a copy has them."""
         parameters = np.empty_like(on_host(self.counters.state.model))
         copies = late.waiting(self.folder)
         for copy in copies:
@@ -322,7 +322,7 @@ class MasterMonitor(Monitor):
             self.warn(f"{error}; its evaluation is left out")
 
     def _evaluate(self, evaluation: Evaluation) -> None:
-        """What is left of the evaluation."""
+        """Evaluate all slices that are left, unless a stop is requested."""
         while self._evaluating:
             self._evaluate_slice(evaluation)
 

@@ -11,8 +11,8 @@ from mpitrain.stopwatch import PLAIN_EVERY
 
 
 class Progress:
-    """`how`: "auto" (live on a terminal, otherwise plain), "plain" or "none"; `total`: number of samples. Only a rank
-    that prints loads what it prints with."""
+    """`how`: "auto" (live on a terminal, otherwise plain), "plain" or "none"; `total`: number of samples. The library
+    for printing is loaded only on a rank that prints."""
 
     def __init__(self, how: str, total: int) -> None:
         self._total, self._quiet, self._said = total, how == "none", time.monotonic()
@@ -81,4 +81,6 @@ def seconds_text(seconds: float) -> str:
 
 def loss_text(loss: float | None, digits: int = 4) -> str:
     """Format a loss; a dash for None."""
-    return "–" if loss is None else f"{loss:.{digits}f}" if abs(loss) < 1e6 else f"{loss:.2e}"
+    if loss is None:
+        return "–"
+    return f"{loss:.{digits}f}" if abs(loss) < 1e6 else f"{loss:.2e}"

@@ -1,4 +1,4 @@
-"""What one rank did and when, as its stopwatch, its traffic and its counters tell it; a bounded number of events."""
+"""Records what one rank did and when, from its stopwatch, traffic and counters, in a bounded number of events."""
 
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class FirstAndLast(Generic[T]):
-    """The first and the last of what is added, half of `most` each; what lay between is counted as `dropped`."""
+    """Keeps the first and the last items added, half of `most` each; those between are counted as `dropped`."""
 
     def __init__(self, most: int) -> None:
         self._first: list[T] = []
@@ -20,7 +20,7 @@ class FirstAndLast(Generic[T]):
         self._last = deque[T](maxlen=most - most // 2)
 
     def add(self, each: T) -> None:
-        """One more."""
+        """Add one more item."""
         if len(self._first) < self._half:
             self._first.append(each)
         else:
@@ -33,8 +33,7 @@ class FirstAndLast(Generic[T]):
 
 @dataclass(slots=True)
 class Stretch:
-    """Seconds of one kind, by the rank's clock. `looking`: those of other kinds between two sleeps of a
-    wait."""
+    """A stretch of time of one kind, by the rank's clock. `looking`: seconds that a wait spent polling in it."""
 
     kind: str
     began: float
@@ -43,11 +42,11 @@ class Stretch:
     looking: float = 0.0
 
     def may_bridge(self, between: "Stretch") -> bool:
-        """Whether it may go on after what lies between."""
+        """Whether this stretch may go on after `between`, as that is short enough."""
         return self.about is not None and between.ended - between.began <= self.about.pause
 
     def extend(self, new: "Stretch", between: "Stretch | None" = None) -> bool:
-        """Extend this by what is new, if that is about the same; whether it is."""
+        """Extend this stretch by a new one, if both are of the same activity; returns whether they are."""
         if new.about is not self.about or new.kind != self.kind or not (between is None or self.may_bridge(between)):
             return False
         if between is not None and between.kind != self.kind:
@@ -68,15 +67,15 @@ class Instant:
 class TimeRecorder:
     """The `Listener` of one rank, which keeps at most this many stretches of time and as many instants.
 
-    A wait sleeps and looks in turns; from its first sleep to its last it is one stretch. So are the parts of an update,
-    block by block.
+    A wait, which sleeps and polls in turns, is one stretch from its first sleep to its last. So is an update, which is
+    made block by block.
     """
 
     def __init__(self, clock: Callable[[], float], most: int) -> None:
         self._clock, self.began = clock, clock()
         self.stretches, self.instants = FirstAndLast[Stretch](most), FirstAndLast[Instant](most)
-        self._last: Stretch | None = None  # which may go on
-        self._between: Stretch | None = None  # after it, perhaps only between two sleeps of it
+        self._last: Stretch | None = None  # the stretch that may go on
+        self._between: Stretch | None = None  # the stretch after it, perhaps only between two parts of it
 
     def stretch(self, kind: str, began: float, ended: float, about: Activity | None) -> None:
         if ended <= began:
@@ -96,7 +95,7 @@ class TimeRecorder:
         self.instants.add(Instant(name, self._clock(), arguments))
 
     def close(self) -> None:
-        """What has been told goes on no more."""
+        """End the last stretch."""
         for each in (self._last, self._between):
             if each is not None:
                 self.stretches.add(each)

@@ -22,7 +22,7 @@ LONGEST_LINE = 1 << 20  # bytes
 
 @dataclass(frozen=True)
 class Figure:
-    """`how` values are combined over time and ranks; "newest": the mean over the ranks of the newest of each.
+    """`how`: the way to combine values over time and ranks; "newest": the mean of each rank's newest value.
 
     The report plots it under its `title`, if it has one, as a "number", "percent" or "bytes", initially on a
     logarithmic scale if `log`.
@@ -89,7 +89,7 @@ class Metrics:
             self._raised = True
 
     def move(self, path: Path) -> None:
-        """Append to the file there from now on: the same one, moved, or a copy."""
+        """Append to the file at `path` from now on: the same file, moved, or a copy of it."""
         with suppress(OSError, BadInput):
             if not path.exists():
                 self._file.seek(0)
@@ -115,7 +115,7 @@ def append(path: Path, event: str, **fields: object) -> None:
 
 
 def _own(path: Path, flags: int) -> int:
-    """A handle to append to a file of the run folder itself. Raises OSError for a link and for what is no such file."""
+    """A handle to append to a file in the run folder. Raises OSError for a link, and for what is not a regular file."""
     if path.is_symlink():
         raise OSError("is a link to another file")
     handle = os.open(path, flags | os.O_APPEND | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
@@ -164,8 +164,8 @@ def summary_text(fields: Record) -> str:
 
 
 def bottlenecks(summary: Mapping[str, Any]) -> list[str]:
-    """What keeps a training from being sooner: workers that wait for more than a third of their time, gradients that
-    are more than 4 updates old, a link or a server without a pause."""
+    """What slows a training down, as clauses: workers that wait for more than a third of their time, gradients that are
+    more than 4 updates old, a link or a server that is busy for more than 90% of the time."""
     waiting = shares([each for each in summary.get("time", ()) if each["computing"]])["waiting"]
     found, old = [f"workers wait {waiting:.0%} of their time"] * (waiting > 1 / 3), summary.get("staleness_mean") or 0.0
     found += [f"gradients are {old:.1f} updates old"] * (old > 4)
@@ -180,10 +180,10 @@ def _finite(value: object) -> object:
 
 
 def merit_of(results: Mapping[str, object]) -> str:
-    """By which figure of merit these results of an evaluation are compared: "error", of text "bits_per_byte", without
-    classes "loss", or a metric of the user's. Less is better."""
-    told = results.get("merit")
-    return told if isinstance(told, str) else "error"
+    """The figure of merit by which these results of an evaluation are compared: "error", for text "bits_per_byte",
+    without classes "loss", or a metric of the user's. Less is better."""
+    named = results.get("merit")
+    return named if isinstance(named, str) else "error"
 
 
 def by_part(results: Mapping[str, object]) -> dict[str, float]:
@@ -210,7 +210,7 @@ def shown(merit: str) -> str:
 
 
 def merits(results: Mapping[str, object]) -> list[tuple[str, str]]:
-    """What is printed of the parts: "test error" and "1.95%"; of text "test bits a byte"."""
+    """The figures of merit of all parts as printed: "test error" and "1.95%", for text "test bits a byte"."""
     merit = merit_of(results)
     form = ".2%" if merit == "error" else ".4f"
     return [(f"{name} {shown(merit)}", format(value, form)) for name, value in by_part(results).items()]

@@ -1,5 +1,5 @@
-"""What is said and recorded where a training has lost ranks and goes on, in new processes or in those that are left;
-what was recorded before one goes on."""
+"""Say and record that a training has lost ranks and goes on, in new processes or in those that are left; find what was
+recorded before it goes on."""
 
 from collections.abc import Sequence
 from contextlib import suppress

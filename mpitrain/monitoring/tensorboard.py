@@ -26,7 +26,7 @@ class EventFile:
 
         self._event = Event
         with naming(folder):
-            earlier = len(list(folder.glob("events.*")))  # perhaps of this second, which is all that names tell
+            earlier = len(list(folder.glob("events.*")))  # perhaps from this second: names differ only by seconds
             self._writer = EventsWriter(str(folder / "events"), f".{earlier}" if earlier else "")
         if after:
             start = SessionLog(status=SessionLog.START)

@@ -25,7 +25,7 @@ from mpitrain.stopwatch import Activity, Stopwatch
 
 NAME, WHAT = "trace.json", "the ranks' traces"
 MOST_OF_A_RANK, MOST = 50_000, 500_000  # stretches of time, and as many instants
-#: What a device does. Rules are applied block by block; what a loop does between two of them takes less than the pause.
+#: The work of a device. Rules are applied block by block; a loop takes less than the pause between two blocks.
 WORK = {
     "update": Activity("an update", pause=50e-6),
     "delta": Activity("a sparse delta of the residual", pause=50e-6),
@@ -41,16 +41,16 @@ APART = (
 
 
 class RankTrace(msgspec.Struct, frozen=True):
-    """What all ranks are told of one."""
+    """What each rank tells all others for the trace."""
 
     host: str
-    began: float  # the training, by its clock
-    left: float  # the barrier after the training
-    dropped: int  # events
+    began: float  # when its training began, by its clock
+    left: float  # when it left the barrier after the training
+    dropped: int  # events that were left out
 
 
 def observed(device: Cpu, stopwatch: Stopwatch) -> Cpu:
-    """The device, with its updates and deltas in the trace; not a GPU's, which are only begun when a rule returns."""
+    """The device, with its updates and deltas in the trace; a GPU's are not, as they only begin when a rule returns."""
     if device.name != "cpu":
         return device
     around = device.around or (lambda what, nbytes: nullcontext())
@@ -65,14 +65,14 @@ def observed(device: Cpu, stopwatch: Stopwatch) -> Cpu:
 
 
 def begin(transport: Transport, counters: Counters) -> TimeRecorder:
-    """Record from now on."""
+    """Begin to record events."""
     recorder = TimeRecorder(transport.clock, max(2, min(MOST_OF_A_RANK, MOST // transport.size)))
     transport.stopwatch.listener = transport.traffic.listener = counters.listener = recorder
     return recorder
 
 
 def end(transport: Transport, counters: Counters, recorder: TimeRecorder) -> None:
-    """Record no more."""
+    """Stop recording events."""
     transport.stopwatch.listener = transport.traffic.listener = counters.listener = None
     recorder.close()
 
@@ -134,7 +134,7 @@ def _told(transport: Transport, recorder: TimeRecorder) -> list[RankTrace]:
 
 
 def _zeros(transport: Transport, ranks: Sequence[RankTrace]) -> list[float]:
-    """What each rank's clock said when the first rank began. Ranks of one node share its clock, simulated ones all."""
+    """Each rank's clock when the first rank began. Ranks of a node share its clock; all simulated ranks share one."""
     clocks = [0] * len(ranks) if transport.runtime.simulated else transport.node_leaders
     left: dict[int, float] = {}
     for clock, each in zip(clocks, ranks, strict=True):

@@ -40,7 +40,7 @@ def _status(transport: Transport, action: Callable[[], int]) -> int:
     try:
         return action()
     except BadInput as error:
-        if not error.agreed:  # one rank alone met it: the others are waiting for it
+        if not error.agreed:  # this rank alone met it: the others are waiting for this one
             _end(transport, str(error), 2, ALONE * min(transport.rank, 4))
             return 2
         if error.spoken_here:
@@ -50,8 +50,8 @@ def _status(transport: Transport, action: Callable[[], int]) -> int:
 
 
 def agreed(transport: Transport, action: Callable[[], T], what: str, calls_mpi: bool = False) -> T:
-    """What `action` returns, once no rank has met bad input in it; else BadInput everywhere, which one rank is to
-    say. Heartbeats are given meanwhile, unless it `calls_mpi` itself."""
+    """What `action` returns, if no rank has met bad input in it; otherwise all ranks raise BadInput, and one of them is
+    to print it. Heartbeats are given meanwhile, unless `action` itself calls MPI (`calls_mpi`)."""
     result, fault = None, ""
     try:
         with nullcontext() if calls_mpi else transport.working():
@@ -76,7 +76,7 @@ def odd_one(texts: list[str]) -> int:
 
 
 def alone(action: Callable[[], int | None], why: str) -> int:
-    """What `action` returns, or 0, in a job of one process; in one of several, `why` that is refused, and status 2."""
+    """In a job of one process, what `action` returns, or 0. A job of several is refused with `why` and status 2."""
 
     def refuse() -> int:
         if transport.size > 1:

@@ -16,10 +16,11 @@ from mpitrain.mpi.waiting import Member, Traffic
 
 @dataclass(frozen=True)
 class CollectiveCall:
-    """This rank's part in a collective: the arrays, of which it reads some, or a slice of them, and writes some.
+    """This rank's part in a collective. `reads` and `writes` say of each array whether it is read (or which slice of
+    it) and whether it is written.
 
-    `begin` starts MPI's own collective on these arrays, or on copies of them that are in host memory; `arguments` are
-    those of the method of the same `name` of whatever makes the collective of messages instead.
+    `begin` starts MPI's own collective on these arrays, or on copies of them in host memory. A carrier that makes the
+    collective of messages calls its method of this `name` with `arguments` instead.
     """
 
     name: str
@@ -72,7 +73,7 @@ class CountedCollectives:
         return self.comm.Isend([buffer, MPI.BYTE], to, tag)
 
     def begin_receive(self, source: int, tag: int, buffer: Array) -> Request:
-        """Start receiving one, uncounted."""
+        """Start receiving a message from one of these ranks, uncounted."""
         return self.comm.Irecv([buffer, MPI.BYTE], source, tag)
 
     def start_sum(self, array: Array) -> Request:
@@ -84,7 +85,7 @@ class CountedCollectives:
         return self._combine("maximum", array, MPI.MAX)
 
     def start_broadcast(self, array: Array, root: int) -> Request:
-        """Start copying the root's array over the others'. As payload it leaves the root once for each of them."""
+        """Start copying the root's array over the others'. The root counts it as sent to each of them."""
         is_root, nbytes = self.rank == root, array.nbytes
         sent, received = (nbytes * (self.size - 1), 0) if is_root else (0, nbytes)
         self.traffic.count(sent, received, "broadcast")
@@ -155,7 +156,7 @@ class CountedCollectives:
 
 
 def reduced(terms: Sequence[Array], combine: Callable[[Array, Array], Array]) -> Array:
-    """The terms combined, in MPICH's order."""
+    """Combine the terms in the order in which MPICH's reductions do. Terms may be overwritten by `combine`."""
     beyond = len(terms) - (1 << (len(terms).bit_length() - 1))
     level = [combine(terms[2 * i], terms[2 * i + 1]) for i in range(beyond)] + list(terms[2 * beyond :])
     while len(level) > 1:
@@ -164,7 +165,7 @@ def reduced(terms: Sequence[Array], combine: Callable[[Array, Array], Array]) ->
 
 
 class Collectives(CountedCollectives, Member):
-    """The same of all ranks, and what is not counted: barriers, and what is told once."""
+    """Collectives of all ranks; barriers and what is exchanged only once are not counted."""
 
     def barrier(self, what: str) -> None:
         """Wait for every rank."""

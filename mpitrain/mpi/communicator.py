@@ -113,15 +113,15 @@ class Pace:
     scale, said = 1.0, ""
 
     def gradient(self, samples: int) -> None:
-        """Of a gradient on this many samples."""
+        """Pass the time of a gradient on this many samples."""
 
     def evaluation(self, samples: int) -> None:
-        """Of the evaluation of this many samples."""
+        """Pass the time of the evaluation of this many samples."""
 
     def work(self, what: str, amount: float) -> None:
-        """Of work on this many bytes: an "update" of parameters, a "copy" or a "check" of a vector, a "delta", which
-        chooses entries from a residual, or "entries", which are coded or decoded, and applied to weights. Or of an
-        "evaluation" of this many samples."""
+        """Pass the time of work on this many bytes: an "update" of parameters, a "copy" or a "check" of a vector, a
+        "delta", which chooses entries from a residual, or "entries", which are coded or decoded, and applied to
+        weights. An "evaluation" is given in samples."""
 
     def link_busy(self) -> float:
         """Seconds for which the busiest card of a node has sent, or taken, so far; 0 where nobody counts them."""
@@ -138,10 +138,10 @@ class Runtime(Protocol):
     pace: Pace  #: the time that this rank's work takes
     simulated: int = 0  #: how many simulated ranks share this process; 0 if none does
     steadfast: bool = False  #: whether no rank can fall silent, so that none gives heartbeats
-    probes: int = 1  #: how often one looks for a message to find any that has come
-    threads: int = 0  #: how many compute for a rank; 0: as the configuration and the machine say
+    probes: int = 1  #: how many probes in a row it takes to find a message that has come
+    threads: int = 0  #: how many threads compute for a rank; 0: as the configuration and the machine say
     deadline_key: str = "run.deadline"  #: what a user sets the deadline by
-    witness: Witness | None = None  #: what answers where a recorded training is replayed
+    witness: Witness | None = None  #: gives the recorded events if a training is replayed
 
     def once(self, what: str, make: Callable[[], T]) -> T:
         """What `make` returns. Ranks that share a process get what the first of them has made, and must not change
@@ -155,7 +155,7 @@ class Runtime(Protocol):
         """Do nothing for so long, as if at work."""
 
     def pause(self, nap: float, patience: float, describe: Callable[[], str]) -> None:
-        """Make room for others between two looks of a wait.
+        """Let other ranks have the core between two polls of a wait.
 
         A process naps for `nap` seconds, or with 0 merely yields its core. A simulated rank stands still until an event
         concerns it, or for `patience` seconds; where none can come it ends the job, with what ranks `describe`.
@@ -180,7 +180,7 @@ class Runtime(Protocol):
         return inf
 
     def finalize_within(self, seconds: float) -> None:
-        """Have the end of this program wait for the others' for so long at most."""
+        """Set how long the end of this program waits for that of the other ranks, at most."""
 
     def abort(self, status: int) -> None:
         """End every rank."""

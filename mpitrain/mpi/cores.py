@@ -7,6 +7,6 @@ LARGEST = 8192  # numbers of cores that Linux knows
 
 
 def share(own: Set[int], ranks: Mapping[int, int] | Sequence[int]) -> int:
-    """Of the cores `own` that a rank may use, its share: each core is divided among the `ranks` of the node, this many,
-    that may use it. Rounded down, and at least 1."""
+    """A rank's share of the cores `own` that it may use. Each core is divided among the ranks of the node that may use
+    it, `ranks[core]` of them. Rounded down, and at least 1."""
     return max(int(sum(Fraction(1, ranks[core]) for core in own)), 1)

@@ -12,7 +12,7 @@ def cuda_aware(wanted: str = "auto") -> tuple[bool, str]:
     kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds") or ""
     if "cuda" in kinds:
         return True, f"mpi_memory_alloc_kinds = {kinds}"
-    try:  # of Open MPI and MPICH, which mpi4py does not have: looked for in the library that it is bound to
+    try:  # a function of Open MPI and MPICH that mpi4py lacks, in the library that mpi4py is bound to
         query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
     except (OSError, AttributeError):
         return False, "the library names no CUDA memory"

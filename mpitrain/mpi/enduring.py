@@ -1,8 +1,8 @@
 """A communicator that can be left for one of fewer ranks, where MPI can find that a rank has died (ULFM): Open MPI 5
 under `mpirun --with-ft ulfm`.
 
-Whatever finds that a rank has died, or has heard of it, raises RankLost; but for sends, after which the next look does.
-So a rank learns of it where it takes up what others have done, and not in the middle of what it does itself.
+A call that finds a rank dead raises RankLost; a send does not, but the next probe, receive or collective after it does.
+So a rank learns of a loss where it takes in what others have done, not in the middle of its own work.
 """
 
 import os
@@ -38,11 +38,11 @@ def world() -> "EnduringCommunicator | None":
 
 
 class Family:
-    """A communicator and those that were made of it: whether a send has found a rank dead."""
+    """A communicator and those made from it. `broken`: a send in one of them has found a rank dead."""
 
     def __init__(self, deadline: float = 0.0) -> None:
-        """`deadline`: seconds after which ranks of this node that stand still in a call that blocks are ended. With 0
-        the job is, by whoever calls."""
+        """`deadline`: seconds of a blocking call after which stopped ranks of this node are ended. 0: the caller's own
+        context ends the job instead."""
         self.members: list[MPI.Comm] = []
         self.broken, self._deadline = False, deadline
 
@@ -52,7 +52,7 @@ class Family:
 
 
 class _Noticing:
-    """Context in which what MPI raises because a rank has died is RankLost."""
+    """Context that turns what MPI raises because a rank has died into RankLost."""
 
     def __enter__(self) -> None:
         pass
@@ -66,7 +66,7 @@ NOTICING = _Noticing()
 
 
 class EnduringRequest:
-    """What is to come from others."""
+    """A receive or a collective, whose test raises RankLost."""
 
     def __init__(self, plain: Receive) -> None:
         self._plain = plain
@@ -77,7 +77,7 @@ class EnduringRequest:
 
 
 class EnduringSend:
-    """What goes to another rank: to a dead one it has gone."""
+    """A send; one to a dead rank counts as completed."""
 
     def __init__(self, family: Family, begin: Callable[[], Request]) -> None:
         self._family = family
@@ -96,7 +96,7 @@ class EnduringSend:
 
 
 class EnduringMessage:
-    """A message that a look has taken, whose sender may die before all of it has come."""
+    """A message that a probe has matched; its sender may die before all of it has come."""
 
     def __init__(self, plain: Matched) -> None:
         self._plain = plain
@@ -111,10 +111,10 @@ class EnduringMessage:
 
 
 class EnduringCommunicator:
-    """A communicator of MPI's and those that are made of it."""
+    """A communicator of MPI's whose calls raise RankLost once a rank has died."""
 
     def __init__(self, plain: MPI.Comm, family: Family, like: "EnduringCommunicator | None" = None) -> None:
-        """`like`: one of as many ranks, where this one is only being made."""
+        """`like`: a communicator of the same ranks, if this one is still being made and cannot be asked."""
         self.plain, self._family = plain, family
         self.rank: int = (like or plain).rank
         self.size: int = (like or plain).size
@@ -127,9 +127,9 @@ class EnduringCommunicator:
         self.Iallgather, self.Iallgatherv = begun(plain.Iallgather), begun(plain.Iallgatherv)
 
     def without_lost(self, deadline: float) -> "tuple[EnduringCommunicator, list[int]]":
-        """The communicator of all that live, and the ranks of this one that do not. Every one that lives calls it,
-        upon which whatever the others wait for in this family raises RankLost. Those of this node that stand still
-        after the deadline are ended."""
+        """The communicator of all living ranks, and the lost ranks of this one. All living ranks call it; those still
+        waiting in a communicator of this family then get RankLost. Ranks of this node that are stopped after the
+        deadline are ended."""
         for communicator in self._family.members:
             communicator.Revoke()
         with PROCESS.without_stopped("MPI_Comm_shrink", deadline):
@@ -175,7 +175,7 @@ class EnduringCommunicator:
         return EnduringCommunicator(made, self._family, self), EnduringRequest(request)
 
     def _begun(self, begin: Callable[P, Receive]) -> Callable[P, Receive]:
-        """The same call, whose request waits for what is to come from others."""
+        """The same call, whose request raises RankLost."""
 
         def begun(*arguments: P.args, **named: P.kwargs) -> Receive:
             self._require_whole()

@@ -13,13 +13,13 @@ from mpitrain.mpi.launcher import MPI
 from mpitrain.mpi.tags import Tag
 
 WORKING, WAITING, LEAVING = b"w", b"i", b"l"
-BEATS = 10  # in a deadline
-LISTENING = 1.0  # seconds between two looks, at most
-PROBES = 3  # MPICH looks first and takes one more message in afterwards: every other look misses what has come
+BEATS = 10  # heartbeats in a deadline
+LISTENING = 1.0  # seconds between two polls for heartbeats, at most
+PROBES = 3  # MPICH probes before it takes one more message in: every other probe misses what has come
 
 
 def look(comm: Communicator, source: int, tag: int, status: MPI.Status, probes: int = PROBES) -> Matched | None:
-    """A waiting message, matched."""
+    """A message that has arrived, matched; None if there is none."""
     for _ in range(probes):
         message = comm.Improbe(source, tag, status)
         if message is not None:
@@ -28,7 +28,7 @@ def look(comm: Communicator, source: int, tag: int, status: MPI.Status, probes: 
 
 
 class Heartbeats:
-    """What this rank knows of the others. Times are those of the clock that waits are measured by.
+    """What this rank knows of the others. Times are those of `WakingClock`.
 
     Where no rank can fall silent, they are `steadfast`: nothing is sent, and nobody is missed.
     """
@@ -47,12 +47,12 @@ class Heartbeats:
         self._byte = bytearray(1)
 
     def heard(self, rank: int, now: float) -> None:
-        """Something has come from a rank: it lives."""
+        """Note that something has come from a rank, which therefore lives."""
         if rank in self._heard:
             self._heard[rank] = now
 
     def attend(self, now: float, deadline: float, working: bool) -> bool:
-        """Say that this rank lives and listen to the others, if it is time for either; whether it was."""
+        """Say that this rank lives and listen to the others, if it is time for it; returns whether it was."""
         if now < self._due:
             return False
         self._due = now + min(deadline / BEATS / 2, LISTENING)
@@ -84,7 +84,7 @@ class Heartbeats:
         return self._state.get(rank) == WAITING
 
     def watch(self, now: float | None) -> None:
-        """From now on every rank gives heartbeats at all times; no longer so with None."""
+        """Expect heartbeats from every rank at all times, from `now` on; with None, no longer."""
         self._watched_since = now if self._watched_since is None or now is None else self._watched_since
 
     @property
@@ -93,7 +93,7 @@ class Heartbeats:
         return self._watched_since is not None
 
     def missing(self, now: float, deadline: float) -> list[int]:
-        """The ranks that owe a heartbeat since longer than the deadline, and have not left."""
+        """The ranks that have owed a heartbeat for longer than the deadline, and have not left."""
         if (since := self._watched_since) is None:
             return []
         return [rank for rank in self.silent(self.others, since, now, deadline) if self._left[rank] <= self._leaving]
@@ -113,7 +113,7 @@ class Heartbeats:
         return not self._sending
 
     def _say(self, state: bytes) -> None:
-        """To each of the others, but for those that have not taken the one before."""
+        """Send a heartbeat to each of the others that has taken the one before."""
         self.settle()
         for rank in self.others:
             if rank not in self._sending:

@@ -1,6 +1,6 @@
-"""What the launcher has started against what MPI knows: the mpirun of another MPI starts processes that are alone.
+"""Load and start MPI, and refuse the launcher of another MPI, which starts processes that do not know of each other.
 
-MPI is loaded here, with what it must be told before, and started by `initialise`.
+Importing this module loads MPI, after the settings that it must find then; `initialise` starts it.
 """
 
 import ctypes
@@ -24,8 +24,8 @@ from mpi4py.typing import BufSpec, BufSpecB, BufSpecV, InPlace, TargetSpec  # no
 
 
 def initialise() -> None:
-    """MPI_Init, which waits for all ranks, once. An MPICH that does not understand Open MPI's launcher would end the
-    process in it."""
+    """Call MPI_Init, which waits for all ranks, if that has not been done. Raises BadInput for an MPICH that does not
+    understand Open MPI's launcher, and would end the process in this call."""
     if MPI.Is_initialized():
         return
     size = os.environ.get("OMPI_COMM_WORLD_SIZE", "")
@@ -37,15 +37,15 @@ def initialise() -> None:
     except (OSError, AttributeError):
         MPI.Init_thread(MPI.THREAD_SERIALIZED)
         return
-    # mpi4py's function holds Python's lock, so that nobody could see how long it takes.
+    # mpi4py's function holds Python's lock, so that the watchdog's thread could not see how long it takes.
     start(None, None, MPI.THREAD_SERIALIZED, ctypes.byref(ctypes.c_int()))
     for communicator in (MPI.COMM_SELF, MPI.COMM_WORLD):
         communicator.Set_errhandler(MPI.ERRORS_RETURN)  # errors are exceptions, as mpi4py has it
 
 
 def require_one_job() -> None:
-    """Raise BadInput where a launcher has started several processes and each is alone: it is that of another MPI, and
-    all would do the whole work."""
+    """Raise BadInput if a launcher has started several processes and each is alone: it is the launcher of another MPI,
+    and each process would do the whole work."""
     started, known = _started_together(), MPI.COMM_WORLD.size
     if started > known:
         raise _foreign_launcher(started, f"MPI knows of {known}")
@@ -54,14 +54,14 @@ def require_one_job() -> None:
 def _started_together() -> int:
     """How many processes the launcher says it has started as one job.
 
-    What mpirun sets counts before what Slurm sets, whose step under an mpirun is that of its daemons. Of two mpiruns,
-    one started by the other, the one of fewer processes counts. In a batch script there is no step, and that of a shell
-    (srun --pty) has not started this program.
+    Variables of mpirun count before Slurm's, whose step, under mpirun, is that of mpirun's daemons. If one mpirun has
+    started another, the one with fewer processes counts. A batch script has no step, and the step of a shell (srun
+    --pty) has not started this program.
     """
-    told = [os.environ.get(name, "") for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")]
-    if not any(told) and "SLURM_PTY_PORT" not in os.environ:
-        told = [os.environ.get("SLURM_STEP_NUM_TASKS", "")]
-    return min((int(size) for size in told if size.isdecimal()), default=1)
+    sizes = [os.environ.get(name, "") for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")]
+    if not any(sizes) and "SLURM_PTY_PORT" not in os.environ:
+        sizes = [os.environ.get("SLURM_STEP_NUM_TASKS", "")]
+    return min((int(size) for size in sizes if size.isdecimal()), default=1)
 
 
 def _foreign_launcher(started: int, what: str) -> BadInput:

@@ -1,4 +1,4 @@
-"""Measure what messages between two ranks take."""
+"""Measure latency and bandwidth of messages between two ranks."""
 
 import time
 from typing import Annotated
@@ -16,7 +16,7 @@ Seconds = Annotated[float, msgspec.Meta(ge=0, le=1e6)]
 
 
 class Link(Section, frozen=True):
-    """What messages between two ranks take: seconds of a message's first byte, and bytes a second."""
+    """The cost of messages between two ranks: seconds for a message's first byte, and bytes a second."""
 
     latency: Seconds
     bandwidth: Annotated[float, msgspec.Meta(ge=1, le=1e15)]
@@ -36,7 +36,7 @@ def pairs(leaders: list[int]) -> tuple[list[int] | None, list[int] | None]:
 
 
 def link(transport: Transport, pair: list[int] | None) -> Link | None:
-    """Messages to and fro between two ranks; rank 0 learns the result. Collective."""
+    """Measure messages to and fro between a pair of ranks; None without a pair. All get the result. Collective."""
     if pair is None:
         return None
     figures = np.zeros(2)

@@ -17,7 +17,7 @@ ENTER_MPI = 4e-3  # seconds; a rank that holds a window enters MPI every 5 ms, s
 
 
 class Messages(CountedCollectives, Member):
-    """What a rank sends to and receives from one other."""
+    """Messages between this rank and one other."""
 
     def send(self, to: int, tag: int, buffer: bytes | Array) -> Request:
         """Start sending a contiguous buffer. It must stay untouched until the request has completed."""
@@ -49,10 +49,10 @@ class Messages(CountedCollectives, Member):
         return sender, bytes(buffer)
 
     def heartbeat(self, working: bool = True) -> None:
-        """Tell the others that this rank lives, if it is time to: who waits for it goes on waiting.
+        """Tell the others that this rank lives, if it is time to, so that they go on waiting for it.
 
-        For loops between whose turns a rank works, such as over minibatches, slices of an evaluation, or pieces of a
-        file. Once it watches, raises Overdue naming ranks that should have said the same and have not.
+        Call it between units of work, such as minibatches, slices of an evaluation, or pieces of a file. After `watch`,
+        raises Overdue naming the ranks whose heartbeats are missing.
         """
         now, beats = self.waking(), self.heartbeats
         if beats.attend(now, self.deadline, working) and (silent := beats.missing(now, self.deadline)):
@@ -61,7 +61,7 @@ class Messages(CountedCollectives, Member):
     def at_work(self, jobs: Sequence["Future[T]"], awaited: Callable[[], Sequence[int]] = list) -> None:
         """Wait for this rank's own threads, giving heartbeats, however long they take: a slow disk is not silence.
 
-        While they wait for files of the ranks `awaited`, so does this one: under the deadline, as in any other wait.
+        While the threads wait for files of the ranks `awaited`, this rank waits for those ranks, under the deadline.
         """
 
         def ended() -> bool:
@@ -81,8 +81,8 @@ class Messages(CountedCollectives, Member):
         return self.runtime.working(self.heartbeat, self.deadline / BEATS / 2)
 
     def alive_while(self, action: Callable[[], T]) -> T:
-        """What `action`, which calls no MPI, returns or raises: as `working`, while others can use this rank's
-        windows."""
+        """Run `action`, which calls no MPI, as in `working`, while others can use this rank's windows. Returns or
+        raises what `action` does."""
 
         def serve() -> None:
             self.comm.Iprobe()
@@ -92,12 +92,12 @@ class Messages(CountedCollectives, Member):
             return action()
 
     def watch(self) -> None:
-        """From now on until it leaves every rank waits, is `working` or calls `heartbeat` at all times, so that one
-        that is silent is found by all others, whatever they do."""
+        """Expect heartbeats of every rank from now on until `leave`: at any time each rank waits, is `working` or calls
+        `heartbeat`, so that all others find a rank that falls silent, whatever they do."""
         self.heartbeats.watch(self.waking())
 
     def leave(self) -> None:
-        """Take the others' last heartbeats: MPICH kills a job that ends before its messages. Collective."""
+        """Take the others' last heartbeats: MPICH kills a job that ends while messages are in transit. Collective."""
         beats, what = self.heartbeats, "the end of the program"
         self.flush()
         beats.watch(None)
@@ -123,7 +123,7 @@ class Messages(CountedCollectives, Member):
         return self.comm.Issend([buffer, MPI.BYTE], to, tag)
 
     def match(self, tag: int, allot: Callable[[int, int], Array]) -> tuple[int, Request, Array] | None:
-        """Start receiving a waiting message into `allot(sender, bytes)`, uint8: sender, request, that memory."""
+        """Start receiving a waiting message into `allot(sender, bytes)`, uint8; returns sender, request, memory."""
         if (found := self._take(tag)) is None:
             return None
         sender, count, message = found

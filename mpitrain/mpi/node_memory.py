@@ -21,15 +21,15 @@ from mpitrain.mpi.agreement import agreed
 from mpitrain.mpi.transport import Transport
 
 WHAT = "the node's memory"
-PATIENCE = 10.0  # seconds that a rank waits for the lock: who has it is frozen, or orders some 10⁸ samples
-NAP = 5e-4  # seconds between two looks
+PATIENCE = 10.0  # seconds that a rank waits for the lock; a holder may need some to order 10⁸ samples, or is frozen
+POLL_INTERVAL = 5e-4  # seconds
 
 
 class NodeMemory:
     """This rank's view of its node's memory; `part` and `parts` as in `mpitrain.data.sharing`.
 
-    The first rank of a node makes the files, the others open them by its process's folder in /proc. Collective over all
-    ranks; raises BadInput in all of them where one does not reach its leader's: in containers of their own, say.
+    The first rank of a node makes the files, the others open them through that process's folder in /proc. Collective
+    over all ranks; raises BadInput in all of them if one cannot reach the files, as from a container of its own.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -38,7 +38,7 @@ class NodeMemory:
         finalize(self, os.close, self._lock)
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Memory that all of them address, full of zeros. Collective; raises BadInput in all."""
+        """Memory, full of zeros, that all ranks of a node address. Collective; raises BadInput in all."""
         dtype = np.dtype(dtype)
         nbytes = prod(shape) * dtype.itemsize
         file = self._file(max(nbytes, 1))
@@ -49,12 +49,12 @@ class NodeMemory:
         return np.frombuffer(memory, np.uint8, nbytes).view(dtype).reshape(shape)
 
     def together(self, action: Callable[[], object]) -> None:
-        """Call `action`, as each of them does, and wait for the others. Collective; raises BadInput in all."""
+        """Call `action`, as every rank does, and wait for the others. Collective; raises BadInput in all."""
         agreed(self._transport, action, "the data")
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """A context that no other process is in; False where one has not left it in time. The kernel takes the lock
+        """A context that no other process is in; False if another has not left it in time. The kernel takes the lock
         from a process that dies."""
         until = time.monotonic() + PATIENCE
         while not self._take():
@@ -62,7 +62,7 @@ class NodeMemory:
                 yield False
                 return
             self._transport.heartbeat()
-            time.sleep(NAP)
+            time.sleep(POLL_INTERVAL)
         try:
             yield True
         finally:
@@ -102,7 +102,7 @@ class NodeMemory:
 
 
 def _opened(told: str, size: int) -> int:
-    """The file that a leader tells of. Raises BadInput if it is another one, or cannot be reached."""
+    """Open the file that a leader has named. Raises BadInput if it is another file, or cannot be reached."""
     path, _, inode = told.partition(" ")
     with naming(path):
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC)

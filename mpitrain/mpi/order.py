@@ -1,4 +1,4 @@
-"""The file of one rank's order of events, `run.record_order`: what its course depended on beside its own computing.
+"""The file of one rank's order of events (`run.record_order`): all that its course depended on beside its input.
 
 A file is MAGIC and frames: kind, length, checksum, content. The checksum's seed is the frame's number, so that none can
 be missing, repeated or misplaced. The first frame is a `LogHeader`, the last one an `End`, both in JSON; those between
@@ -30,18 +30,18 @@ TAGS = 1 << 12  # a message's event is its source times this, plus its tag
 
 
 class EventKind(IntEnum):
-    """What a rank has met with."""
+    """The kinds of events."""
 
-    NOTHING = 0  # this many looks in a row, for messages and for the ends of requests, have found nothing
-    HAPPENED = 1  # what it has looked at has happened
-    MESSAGE = 2  # a look has taken a message
-    CONTENT = 3  # the checksum of what has come
+    NOTHING = 0  # this many polls in a row, for messages and for the ends of requests, have found nothing
+    HAPPENED = 1  # a test has succeeded
+    MESSAGE = 2  # a probe has found a message
+    CONTENT = 3  # the checksum of what was received
     CLOCK = 4  # microseconds since its last reading of the clock
-    STOP = 5  # at this one of its looks for a stop request there was one
+    STOP = 5  # this many checks for a stop request were made when one was found
 
 
 class LogHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was recorded: on all ranks alike, but for `rank`."""
+    """What was recorded. All fields but `rank` are the same on all ranks."""
 
     run: str  # drawn anew for each recording
     rank: int
@@ -54,7 +54,7 @@ class LogHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class End(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a training has come to."""
+    """How a training ended."""
 
     events: int
     reason: int  # exit status
@@ -91,7 +91,7 @@ class LogWriter:
         self._frame(_HEADER, msgspec.json.encode(header))
 
     def event(self, kind: EventKind, value: int = 0) -> None:
-        """Something has happened, or one more look has found nothing."""
+        """Write an event. Polls that have found nothing are counted until the next other event."""
         if kind is EventKind.NOTHING:
             self._nothing += 1
             return
@@ -101,7 +101,7 @@ class LogWriter:
             self._flush()
 
     def close(self, status: int, parameters: str) -> None:
-        """The end; the file is on the disk."""
+        """Write the end of the training, and close the file."""
         self._put_nothing()
         self._flush()
         self._frame(_END, msgspec.json.encode(End(self._events, status, parameters)))
@@ -156,7 +156,7 @@ class Order:
             raise BadInput(f"{path}: is damaged: it holds {count:,} events, and {self.end.events:,} were written")
 
     def events(self) -> Iterator[LoggedEvent]:
-        """One after another. Raises BadInput for one that is none."""
+        """The events, in order. Raises BadInput for an invalid one."""
         kinds = [EventKind(kind) for kind in range(len(EventKind))]
         number, shift, count = 0, 0, 0
         for byte in self._events:

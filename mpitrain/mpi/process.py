@@ -29,9 +29,9 @@ from mpitrain.start import first_deadline, rank_of
 
 T = TypeVar("T")
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
-PRINTING = 1.0  # seconds that a rank's last lines, once its launcher's helper has read them, are given to go further
-LOADING = 60.0  # seconds that a rank which runs may take longer than others to load Python and MPI
-READING = 30.0  # seconds that the helper is given to read them
+PRINTING = 1.0  # seconds for a rank's last lines to be passed on, once the launcher's helper has read them
+LOADING = 60.0  # seconds that a running rank may take longer than others to load Python and MPI
+READING = 30.0  # seconds for the launcher's helper to read a rank's last lines
 
 
 class Process(Runtime):
@@ -43,7 +43,7 @@ class Process(Runtime):
     clock, sleep = staticmethod(time.monotonic), staticmethod(time.sleep)
 
     def __init__(self) -> None:
-        """Start MPI. The seconds that the start may take are those of the command line, if any: it is not read yet."""
+        """Start MPI. The deadline of the start is looked for in the command line, which is not parsed yet."""
         self._watchdog = Watchdog(self._end_alone, rank_of(os.environ, 0))
         self._patience = first_deadline(sys.argv)  # seconds, of the calls that start and end MPI
         with self._watchdog.blocking("MPI_Init", self._patience, LOADING):
@@ -67,8 +67,8 @@ class Process(Runtime):
         return self._watchdog.blocking(call, deadline)
 
     def without_stopped(self, call: str, deadline: float) -> Blocking:
-        """The same around a call that returns once ranks that are stopped have ended."""
-        return self._watchdog.blocking(call, deadline, 2 * deadline, goes_on=True)  # once others have ended those
+        """Like `blocking`, for a call that returns once stopped ranks have ended: those of this node are ended."""
+        return self._watchdog.blocking(call, deadline, 2 * deadline, goes_on=True)  # other nodes' ranks end theirs
 
     def working(self, beat: Callable[[], None], step: float) -> AbstractContextManager[object]:
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:  # by whoever started MPI before
@@ -146,7 +146,7 @@ def traceback_of_rank(error: BaseException) -> str:
 
 
 class _Refusing:
-    """The exception hook `before`, but for bad input that all ranks know of: one line and status 2."""
+    """An exception hook: one line and status 2 for bad input that all ranks know of; `before` for all else."""
 
     def __init__(self, before: Hook) -> None:
         self._before = before
@@ -178,7 +178,7 @@ def _print_out() -> None:
 
 
 def _unread(descriptor: int) -> int:
-    """Bytes that lie in the pipe of this descriptor; 0 where it is something else, or closed."""
+    """Bytes in the pipe of this descriptor that nobody has read; 0 if it is closed, or no pipe."""
     try:
         if not stat.S_ISFIFO(os.fstat(descriptor).st_mode):
             return 0

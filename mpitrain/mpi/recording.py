@@ -17,11 +17,11 @@ from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.witness import Witness
 
 T = TypeVar("T")
-FINE = 1e6  # of a second: the clock's readings that decide something are whole microseconds
+FINE = 1e6  # the clock is read in whole microseconds
 
 
 def recorder(transport: Transport, folder: Path | None, threads: int, by: str, config: str) -> "EventRecorder":
-    """What records in the run folder, which the first rank knows. Collective; raises BadInput naming a file."""
+    """A recorder for the run folder, which the first rank knows. Collective; raises BadInput naming a file."""
     what = "the record of the order of events"
     mine = "" if folder is None else f"{uuid4().hex}\n{folder.absolute()}"
     run, where = os.fsdecode(transport.broadcast(os.fsencode(mine), what)).split("\n", 1)
@@ -35,15 +35,15 @@ def recorder(transport: Transport, folder: Path | None, threads: int, by: str, c
 
 
 def checksum(received: BufSpec) -> int:
-    """Of what has come, in 32 bits."""
+    """The checksum of what was received, in 32 bits."""
     memory: Array = received[0] if isinstance(received, (list, tuple)) else received
     return int(xxhash.xxh3_64_intdigest(memory)) & 0xFFFFFFFF
 
 
 class EventRecorder(Witness):
-    """Writes down what is seen. The clock is read in whole microseconds, so that it can be written down.
+    """Writes events to a file. The clock is read in whole microseconds, so that readings are integers.
 
-    Where the file cannot be written any more, the training goes on without.
+    If the file can no longer be written, the training goes on without it.
     """
 
     def __init__(self, writer: LogWriter) -> None:

@@ -52,8 +52,8 @@ def note() -> None:
 
 
 def forget() -> None:
-    """At a clean end, when MPI has removed the segments, or a launcher is about to. Open MPI's launcher may not, and a
-    process without one removes its own here."""
+    """Remove the note at a clean end, when MPI has removed the segments, or a launcher is about to. Open MPI's launcher
+    may not, and a process without a launcher must itself: a first rank's segment that is left is removed here."""
     with suppress(OSError, RuntimeError):
         own = _own()
         for path in _left(own):
@@ -64,7 +64,7 @@ def forget() -> None:
 
 
 def remove_own() -> None:
-    """Before this process ends its job: the others keep what they map, under no name."""
+    """Remove the names of the segments that this process maps, before it ends its job; mappings stay valid."""
     with suppress(OSError, RuntimeError):
         for path in mapped():
             os.unlink(path)
@@ -91,8 +91,9 @@ def _remove_left() -> None:
     for segment in wanted - used:
         with suppress(FileNotFoundError):  # another start was faster
             os.unlink(segment)
-    for path in records:  # of what is gone; and from before the node was started again
-        if not left.get(path, set()) - (wanted - used) if path in left else not path.name.startswith(boot):
+    for path in records:
+        needed = left[path] - (wanted - used) if path in left else path.name.startswith(boot)
+        if not needed:  # its segments are gone, or it is from before the node was started again
             path.unlink(missing_ok=True)
 
 

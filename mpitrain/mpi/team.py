@@ -32,7 +32,7 @@ class Team(CountedCollectives):
         self.leader, self.leads = self.ranks[0], transport.rank == self.ranks[0]
         self.followers = self.ranks[1:]
         self.traffic = Traffic(whole=transport.traffic)
-        self.numbers = itertools.count()  # what the team's ranks draw alike
+        self.numbers = itertools.count()  # a counter from which all of the team draw the same numbers
 
     def share(self, size: int, dtype: np.dtype) -> None:
         """Let the ranks have `rows` of this size, if each team is on one node whose ranks share memory. Collective over

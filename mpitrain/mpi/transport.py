@@ -21,10 +21,10 @@ PROBE = 64  # bytes
 class Transport(Messages, Collectives):
     """Messages, collectives, windows."""
 
-    def threads(self, told: int) -> int:
+    def threads(self, configured: int) -> int:
         """Number of threads per rank: run.threads, else what the environment says (`start.THREADS`), else its share of
         the cores it may use. Simulated ranks have one, or as many as those whose training they replay."""
-        return self.runtime.threads or told or threads_of(os.environ) or self.cores
+        return self.runtime.threads or configured or threads_of(os.environ) or self.cores
 
     def duplicate(self) -> "Transport":
         """The same ranks, clock and counts, with collectives that are matched apart from this one's. Collective."""
@@ -36,7 +36,7 @@ class Transport(Messages, Collectives):
         return duplicate
 
     def witnessed(self, witness: Witness) -> "Transport":
-        """The same ranks, clock and counts, whose looks and tests have a witness."""
+        """The same ranks, clock and counts; probes and tests go through a witness."""
         witnessed = copy.copy(self)
         witnessed.comm = WitnessedCommunicator(self.comm, witness)
         return witnessed
@@ -69,8 +69,8 @@ class Transport(Messages, Collectives):
         return not lacking[0]
 
     def progresses_passively(self, nap: float = 0.05) -> bool:
-        """Whether a get completes while its target is outside MPI: rank 0 sleeps `nap` seconds, the others read, so
-        little that the answers to many ranks pass a slow link in that time."""
+        """Whether a get completes while its target is outside MPI. Rank 0 sleeps `nap` seconds; the others read, so few
+        bytes that the answers to many ranks pass a slow link in that time."""
         memory, taken = Segments(self, PROBE), np.zeros(1)
         self.barrier("the probe of passive progress")
         if self.rank == 0:

@@ -24,8 +24,8 @@ from mpitrain.start import core_limit
 from mpitrain.stopwatch import Activity, Listener, Stopwatch
 
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
-TOLD = 16  # ranks of a wait in a trace
-LOOKS = 10  # within a deadline, at least, before it is over
+TOLD = 16  # ranks of a wait that a trace names, at most
+LOOKS = 10  # readings of `WakingClock` that a deadline takes, at least
 SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 2e-3  # seconds; each waking costs a busy neighbour some 30 µs
 
 
@@ -41,7 +41,7 @@ class Traffic:
     whole: "Traffic | None" = None
 
     def count(self, sent: int, received: int, what: str = "send", to: int | None = None) -> None:
-        """One more message `to` a rank, or one collective, with this rank's payload."""
+        """Count one more message `to` a rank, or one collective, with this rank's payload in bytes."""
         self.bytes_sent += sent
         self.bytes_received += received
         self.messages_sent += 1
@@ -58,14 +58,14 @@ class Traffic:
 
 
 class WakingClock:
-    """Seconds that this rank has been up and looking: between two looks at most `longest()` are counted.
+    """Seconds in which this rank was running: between two readings at most `longest()` of them are counted.
 
     So a job that was suspended, or a rank that did not get its core, does not take that time for others' silence.
     """
 
     def __init__(self, clock: Callable[[], float], longest: Callable[[], float]) -> None:
         self._clock, self._longest = clock, longest
-        self._looked, self.last = clock(), 0.0  # what the clock and this one said when the rank last looked
+        self._looked, self.last = clock(), 0.0  # the last readings of the clock and of this one
 
     def __call__(self) -> float:
         now = self._clock()
@@ -77,8 +77,8 @@ class WakingClock:
 class Member:
     """This rank in its communicator: who is where, what it has exchanged, its waits.
 
-    `deadline` seconds without an answer raise Overdue; where all ranks wait for each other, `grace` seconds later, in
-    which one that can name the reason does. By default the ranks are all that were started, each a process.
+    `deadline` seconds without an answer raise Overdue; if all ranks wait for each other, `grace` seconds later, so that
+    a rank that can name the reason does so first. By default the ranks are all that were started, each a process.
     """
 
     grace = 0.0
@@ -100,7 +100,7 @@ class Member:
         self.clock, self.sleep = runtime.clock, runtime.sleep
         self.waking = WakingClock(self.clock, lambda: self.deadline / LOOKS)
         self.traffic, self.stopwatch = Traffic(), Stopwatch(self.clock)
-        self.numbers = itertools.count()  # what all ranks draw alike
+        self.numbers = itertools.count()  # a counter from which all ranks draw the same numbers
         self._in_flight: deque[tuple[Request, object]] = deque()  # messages posted, kept until they have gone
         self.heartbeats = Heartbeats(self.comm, self.members, self.waking(), runtime.steadfast)  # of duplicates too
         self.yielding = YIELDING
@@ -138,13 +138,13 @@ class Member:
         nbytes: int | None = None,
     ) -> None:
         """Wait for a request, which needs the ranks `whom`, by default all. Raises Overdue naming the silent ones.
-        `nbytes` of its payload are for a trace.
+        `nbytes`, its payload, is noted in a trace.
 
         For the first `self.yielding` seconds the rank does not sleep but lets others have the core, as a collective
-        moves only when somebody looks: 4 ranks on 2 cores sum 2.4 MB in 1.5 ms so, and in 4.7 ms with sleeps between
-        the looks.
+        advances only when its ranks test it: 4 ranks on 2 cores sum 2.4 MB in 1.5 ms so, and in 4.7 ms with sleeps
+        between the tests.
         """
-        if isinstance(request, WitnessedRequest):  # its end decides nothing
+        if isinstance(request, WitnessedRequest):  # no decision depends on when it ends
             request = request.plain
         if not request.Test():
             backoff = Backoff(self, what, whom, None, self.yielding, "communication", nbytes)
@@ -160,13 +160,13 @@ class Member:
         nap: float | None = None,
         yielding: float = 0.0,
     ) -> None:
-        """Wait until it has `happened`: `what` is awaited from the ranks `whom`, those that a function gives in time,
-        or (None) all. Raises Overdue naming those that are silent. Such a function does not look at messages: only a
-        trace or an overdue wait calls it, and a look is an event of the record.
+        """Wait until `happened()` is true. Raises Overdue naming `what`, and those of the ranks `whom` (None: all) that
+        are silent. If `whom` is a function, it must not poll for messages: it is called only for a trace or
+        an overdue wait, while every poll is an event of a recording.
 
-        Meanwhile `serve` does what comes; when it says that there was something, the wait begins anew. Between two
-        looks the rank sleeps for `nap` seconds, by default from microseconds to two milliseconds, the longer the later;
-        but for the first `yielding` seconds it only yields its core. No other loop waits for another rank.
+        Meanwhile `serve` is called; when it returns True, the wait begins anew. Between two polls the rank sleeps for
+        `nap` seconds, by default from microseconds to two milliseconds, the longer the later; but for the first
+        `yielding` seconds it only yields its core. No other loop waits for another rank.
         """
         backoff = Backoff(self, what, whom, nap, yielding)
         while not happened():
@@ -180,7 +180,7 @@ Whom = Sequence[int] | Callable[[], Sequence[int]] | None
 
 
 def overdue(member: Member, seconds: float, silent: Sequence[int], what: str) -> Overdue:
-    """The error of a wait."""
+    """The error of a wait that has taken `seconds`."""
     whom = f"{named(silent)} ({what})" if silent else what
     key = member.runtime.deadline_key
     return Overdue(f"rank {member.rank}: waited {seconds:g} s for {whom}; {key} sets the seconds", silent)
@@ -211,7 +211,7 @@ class Backoff:
         self._about: Activity | None = None
 
     def pause(self) -> None:
-        """Sleep a little. Raises Overdue naming what is waited for, and of whom nothing has been heard."""
+        """Sleep a little. Raises Overdue naming what is waited for, and the ranks that are silent."""
         stopwatch = self._member.stopwatch
         if stopwatch.listener is not None and self._about is None:
             self._about = self._told()
@@ -237,7 +237,7 @@ class Backoff:
         return self._what if whom is None else f"{named(whom)} ({self._what})"
 
     def _told(self) -> Activity:
-        """What it waits for, for a trace: of many ranks the first, as a trace has many waits."""
+        """What is waited for, as a trace shows it: of many ranks the first, since a trace has many waits."""
         whom = self._awaited()
         if whom is None:
             return Activity(self._what, None, self._nbytes, inf)
@@ -247,8 +247,8 @@ class Backoff:
         return self._whom() if callable(self._whom) else self._whom
 
     def _require_life(self, began: float, now: float) -> None:
-        """A wait is overdue when somebody who is waited for is silent. Where all are heard and yet wait themselves, as
-        for somebody whom they will name, it is when nobody works, twice as late."""
+        """Raise Overdue if a rank that is waited for has been silent for a deadline. If all are heard but wait
+        themselves, for a rank that they will name, raise it after two deadlines in which no rank has worked."""
         t, beats, deadline = self._member, self._member.heartbeats, self._member.deadline
         whom = self._awaited()
         silent = beats.silent(beats.others if whom is None else whom, began, now, deadline)

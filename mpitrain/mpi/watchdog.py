@@ -53,7 +53,7 @@ class Blocking:
         self._dog.task = None
 
     def look(self, seconds: float) -> str:
-        """What is to be said before the end, now that the call has lasted this many seconds; "" while it may last."""
+        """The line to say before the end, now that the call has lasted this many seconds; "" while it may last."""
         if seconds <= self.deadline:
             return ""
         stopped = stopped_ranks()
@@ -70,10 +70,10 @@ class Blocking:
 
 
 class Working:
-    """Context of work in which the rank calls no MPI: `beat` is called every `step` seconds instead. What it raises is
-    raised at the end of the work; if that does not come soon, the job ends.
+    """Context of work in which the rank calls no MPI: the thread calls `beat` every `step` seconds. An error of `beat`
+    is raised at the end of the work; if that does not come soon, the job ends.
 
-    Within another one it changes nothing.
+    Within another such context it changes nothing.
     """
 
     def __init__(self, dog: "Watchdog", beat: Callable[[], None], step: float) -> None:
@@ -94,7 +94,7 @@ class Working:
                 raise self._error
 
     def look(self, seconds: float) -> str:
-        """Call `beat`. What is to be said before the end, as the rank does not heed an error; "" while it may go on."""
+        """Call `beat`. Returns the line to say before the end if an error of `beat` has waited too long."""
         if self._error is None:
             try:
                 self._beat()
@@ -104,7 +104,7 @@ class Working:
 
 
 class Watchdog:
-    """Ends the process by `end(line)` when a call outlasts its deadline. To arm it is to write an attribute."""
+    """Ends the process by `end(line)` when a call outlasts its deadline. Arming it for a call is one assignment."""
 
     def __init__(
         self, end: Callable[[str], None], rank: int = 0, sleep: Callable[[float], object] | None = None
@@ -127,12 +127,12 @@ class Watchdog:
         return Working(self, beat, step)
 
     def begin(self, task: Working) -> None:
-        """Look after this from now on."""
+        """Watch this work from now on."""
         self.task = task
         self._woken.set()
 
     def end(self) -> None:
-        """Look after nothing any more: on return the thread is not in MPI."""
+        """Watch nothing any more; on return the thread is not in MPI."""
         with self._looking:
             self.task = None
 

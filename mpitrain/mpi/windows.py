@@ -21,7 +21,7 @@ class Segments:
         self._member = member
         self._adding: list[Request] = []
         self._word = np.zeros(3, dtype=np.int64)
-        member.wait(member.comm.Ibarrier(), "a window")  # which names who is missing: what follows blocks
+        member.wait(member.comm.Ibarrier(), "a window")  # names missing ranks; the next call blocks
         with member.blocking("MPI_Win_allocate_shared" if shared else "MPI_Win_allocate"):
             self._window = member.runtime.allocate(size, member.comm, shared)
             self._window.Lock_all(MPI.MODE_NOCHECK)

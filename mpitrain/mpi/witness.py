@@ -1,4 +1,4 @@
-"""What a rank's course depends on beside its own computing, at the place where it is seen: to record or replay it."""
+"""The interface to record or replay the events on which a rank's course depends beside its input and computation."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -9,26 +9,26 @@ T = TypeVar("T")
 
 
 class Witness:
-    """Of a rank that nobody watches: everything is as it is seen."""
+    """Passes all events through unrecorded; subclasses record or replay them."""
 
     def message(self, find: Callable[[int], T | None], source: int, tag: int, sender: Callable[[], int]) -> T | None:
-        """What `find(source)` finds at one look; then `sender` tells where it came from."""
+        """The result of a probe, `find(source)`; if that found a message, `sender()` is the rank it came from."""
         return find(source)
 
     def happened(self, test: Callable[[], bool]) -> bool:
-        """What a test says."""
+        """The result of a test for completion."""
         return test()
 
     def content(self, received: BufSpec) -> None:
-        """What has come with a message that was looked for."""
+        """Note what was received."""
 
     def clock(self, reading: float) -> float:
-        """What the clock says."""
+        """A reading of the clock."""
         return reading
 
     def stopped(self, asked: bool) -> bool:
-        """Whether a stop request is seen at a look for one."""
+        """Whether a check finds a stop request."""
         return asked
 
     def end(self, status: int, parameters: Callable[[], str]) -> None:
-        """The training has ended with this exit status, and parameters of this SHA-256."""
+        """Note that the training has ended with this exit status, and parameters of this SHA-256."""

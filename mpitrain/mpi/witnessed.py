@@ -1,7 +1,7 @@
-"""A rank whose looks, tests and stop requests have a witness, which records them or answers instead.
+"""A rank's probes, tests and checks for stop requests, passed through a witness, which records or replays them.
 
-Whatever else a rank does follows from its input. `Transport.wait` waits for the end of one request and decides nothing,
-nor do heartbeats and collectives: they are not witnessed, but for barriers, before whose end ranks do other things.
+Whatever else a rank does follows from its input. No decision depends on when a `Transport.wait`, a collective or a
+heartbeat ends, so these are not witnessed; barriers are, since ranks do other things before they end.
 """
 
 from mpitrain.mpi.communicator import Communicator, Matched, Receive, Request
@@ -11,7 +11,7 @@ from mpitrain.signals import Stop
 
 
 class WitnessedStop(Stop):
-    """A stop request that has a witness."""
+    """A stop request that is checked through a witness."""
 
     def __init__(self, stop: Stop, witness: Witness) -> None:
         self._stop, self._witness, self._seen = stop, witness, False
@@ -31,7 +31,7 @@ class WitnessedStop(Stop):
 
 
 class WitnessedRequest:
-    """A message's way, or a barrier. `memory`: where what is received lies."""
+    """A send, a receive or a barrier. `memory`: the buffer of a receive."""
 
     def __init__(self, plain: Receive | Request, witness: Witness, memory: BufSpec | None = None) -> None:
         self.plain, self._witness, self._memory = plain, witness, memory
@@ -46,7 +46,7 @@ class WitnessedRequest:
 
 
 class WitnessedMessage:
-    """A message that a look has taken."""
+    """A message that a probe has matched."""
 
     def __init__(self, plain: Matched, witness: Witness) -> None:
         self._plain, self._witness = plain, witness
@@ -60,7 +60,7 @@ class WitnessedMessage:
 
 
 class WitnessedCommunicator:
-    """A communicator whose looks and tests have a witness; one that is made of it has none."""
+    """A communicator whose probes and tests go through a witness; communicators made from it have none."""
 
     def __init__(self, plain: Communicator, witness: Witness) -> None:
         self.plain, self._witness = plain, witness

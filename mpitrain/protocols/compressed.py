@@ -1,4 +1,4 @@
-"""Averages by entries: ranks send the largest of what their parameters have moved, and keep the rest for later."""
+"""Sparse averages: ranks send the largest elements of the change of their parameters, and keep the rest for later."""
 
 import numpy as np
 
@@ -14,9 +14,9 @@ from mpitrain.training.context import Session
 
 
 class CompressedCentre:
-    """The centre of `model_averaging.CommonCentre`, which moves by the mean of all ranks' entries.
+    """Like `model_averaging.CommonCentre`, but the centre moves by the mean of the entries that all ranks send.
 
-    Entries are of what x has moved and of what was not sent before: the rule's vector "error".
+    The rule's vector "error" holds what x has moved and what was not sent before; entries are its largest elements.
     """
 
     def __init__(self, session: Session, rule: AveragingRule, vectors: Vectors) -> None:
@@ -47,7 +47,7 @@ class CompressedCentre:
         self._messages = self._exchange(message)
 
     def progress(self) -> None:
-        """Nothing is on its way between two steps."""
+        """Do nothing: `start` has received all messages."""
 
     def end(self) -> None:
         """Move the centre by the mean of the entries. Raises WireError naming the rank whose message is damaged."""
@@ -78,7 +78,7 @@ class CompressedCentre:
 
 
 def largest(session: Session, residual: Array, top_k: int, chunk: int, bits: int, codec: str = "auto") -> Compressor:
-    """The largest of the chunks of a network's tensors. Phantoms, which have no values, emit as many."""
+    """A compressor that emits the largest entries of each chunk; for a phantom, which has no values, as many."""
     if session.device.phantom:
         numbers: Numbers = {"threshold": 1.0}
         return Thresholds(residual, numbers, bits, codec, 0.0, 0.0, session.device.emit, session.device.host_words)

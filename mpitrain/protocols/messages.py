@@ -23,7 +23,7 @@ from mpitrain.training.context import Session
 _LARGEST = 1.7976931348623157e308
 Finite = Annotated[float, msgspec.Meta(ge=-_LARGEST, le=_LARGEST)]
 Count = Annotated[int, msgspec.Meta(ge=0)]
-Amounts = dict[str, tuple[Finite, Count]]  # sums of figures, and of how many values they are
+Amounts = dict[str, tuple[Finite, Count]]  # by figure, a sum and how many values it adds up
 
 
 class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unknown_fields=True):
@@ -34,7 +34,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True, forbid_unk
 
 
 class Claim(Message, frozen=True):
-    """Give me samples; I have this many minibatches of chunks of my own. With samples comes a copy of the centre."""
+    """Give me samples; of my own chunks I still have `has` minibatches. With samples comes a copy of the centre."""
 
     has: Count = 0
 
@@ -44,7 +44,7 @@ class Ready(Message, frozen=True):
 
 
 class Gradient(Message, frozen=True):
-    """Merge the sum of my gradients, and give me samples. Without `nbytes` it is where you see it; else it follows."""
+    """Merge the sum of my gradients, and give me samples. The sum follows, or (`nbytes` = 0) is in shared memory."""
 
     index: int  # of the Θ from which I began
     work: Work  # the samples it is over
@@ -78,13 +78,13 @@ class Report(Message, frozen=True):
 
 
 class Given(Message, frozen=True):
-    """The figures that I have given since I told you last."""
+    """The figures of my work since my last message of this kind."""
 
     amounts: Amounts
 
 
 class PeriodLosses(Message, frozen=True):
-    """The sum of the losses of the minibatches since I last told: how often has the common rate fallen?"""
+    """The sum of my losses since my last message of this kind: how often has the common learning rate fallen?"""
 
     minibatches: Count
     loss: Finite
@@ -161,14 +161,14 @@ class Added(Message, frozen=True):
 
 
 class Token(Message, frozen=True):
-    """From worker to worker: it is your turn, and this many workers have finished."""
+    """From worker to worker: it is your turn, and this many workers have finished, or in a row had no samples."""
 
     finished: Count
 
 
 # ---- between peers
 
-#: Why a rank comes to a meeting: it has no work left, it was told to stop, the master wants to save, others called.
+#: Why a rank comes to a meeting: it has no work left, it was told to stop, it is to save, another rank called.
 Reason = Literal["done", "stop", "save", "called"]
 
 
@@ -233,16 +233,16 @@ class Attend(Message, frozen=True):
 
 # ---- on the wire
 
-MAGIC, CHECK = b"mpt2", 8  # the first and the number of the last bytes
+MAGIC, CHECK = b"mpt2", 8  # the first bytes, and how many bytes the checksum at the end has
 T = TypeVar("T", bound=Message)
 
 
 class Envelope(msgspec.Struct, Generic[T], frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A message, and what its sender says beside it."""
+    """A message, and what every message tells of its sender."""
 
     message: T
-    stopping: bool = False  # it was asked to stop
-    traffic: Finite = 0.0  # bytes that it has sent and received so far
+    stopping: bool = False  # the sender was asked to stop
+    traffic: Finite = 0.0  # bytes that the sender has sent and received so far
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=lambda number: number.item())  # NumPy's numbers
@@ -262,7 +262,7 @@ class Channel(Generic[T]):
         self._decoder: msgspec.msgpack.Decoder[Envelope[T]] = msgspec.msgpack.Decoder(Envelope[kinds])
 
     def unpack(self, message: bytes, sender: int) -> Envelope[T]:
-        """The envelope that a message is. Raises WireError naming the sender."""
+        """The envelope that these bytes encode. Raises WireError naming the sender."""
         body, check = message[:-CHECK], message[-CHECK:]
         if body[: len(MAGIC)] != MAGIC or xxhash.xxh3_64_digest(body) != check:
             raise WireError(f"rank {sender} sent a corrupt message ({self.tag.name})")
@@ -280,7 +280,7 @@ class Channel(Generic[T]):
         session.transport.post(to, self.tag, pack(message, session.stop.flag, session.own_bytes))
 
     def poll(self, transport: Transport, *source: int) -> tuple[int, Envelope[T]] | None:
-        """A message that waits, of one rank or any, as (sender, envelope)."""
+        """A message that has arrived, from one rank or any, as (sender, envelope); None if there is none."""
         arrived = transport.poll(self.tag, *source)
         return None if arrived is None else (arrived[0], self.unpack(arrived[1], arrived[0]))
 
@@ -290,14 +290,14 @@ class Channel(Generic[T]):
 
 
 class Vectors:
-    """Vectors between two ranks, on the `device` where MPI takes them from there, each behind a message about it."""
+    """Vectors between two ranks, on the `device` if MPI takes them from there, each announced by a message."""
 
     def __init__(self, transport: Transport, device: Cpu) -> None:
         self._transport, self._checksum = device.transport(transport), device.checksum
         self._sends: list[Request] = []
 
     def sealed(self, vector: Array) -> tuple[int, int]:
-        """What the message before a vector says of it: its length in bytes and its checksum."""
+        """A vector's length in bytes and its checksum, for the message that announces it."""
         return vector.nbytes, self._checksum(vector)
 
     def send(self, to: int, vector: Array) -> None:
@@ -316,12 +316,12 @@ class Vectors:
             self._transport.wait(send, what, whom=whom)
         self._sends.clear()
 
-    def receive(self, sender: int, told: Gradient | Move | Piece, out: Array, what: str) -> None:
+    def receive(self, sender: int, announced: Gradient | Move | Piece, out: Array, what: str) -> None:
         """Wait for a vector that a message has announced. Raises WireError naming its sender when it is damaged."""
-        if told.nbytes != out.nbytes:
-            raise WireError(f"rank {sender} sends {told.nbytes} bytes of {what}, expected {out.nbytes}")
+        if announced.nbytes != out.nbytes:
+            raise WireError(f"rank {sender} sends {announced.nbytes} bytes of {what}, expected {out.nbytes}")
         self._transport.receive_into(sender, Tag.VECTOR, out, what)
-        if self._checksum(out) != told.checksum:
+        if self._checksum(out) != announced.checksum:
             raise WireError(f"rank {sender} sent {what} that does not match its checksum")
 
 

@@ -1,8 +1,8 @@
 """Ranks that train by themselves and average, all at the same step: synchronous EASGD, block momentum.
 
 Each rank takes its share of every minibatch with its own xⁱ, and holds the centre, which moves by sums over all ranks:
-while a gradient is computed, or between two steps. What is summed and what becomes of it is the algorithm's
-(`algorithms.roles.AveragingRule`).
+while a gradient is computed, or between two steps. The algorithm's rule (`algorithms.roles.AveragingRule`) says what is
+summed, and how the sums move the centre.
 """
 
 import msgspec
@@ -34,8 +34,8 @@ def run(session: Session) -> None:
 class CommonCentre:
     """The centre that `ranks` ranks hold alike, and the sums over them by which it moves as their `rule` says.
 
-    `vectors` are the centre's, by name. `all_or_nothing`: nothing moves before all sums are there, of which a rank that
-    is lost may keep some from coming.
+    `vectors` are the centre's, by name. `all_or_nothing`: nothing moves before all sums are complete, since a lost rank
+    may keep some of them from completing.
     """
 
     def __init__(
@@ -51,14 +51,14 @@ class CommonCentre:
         self._sums: list[tuple[list[Request], slice]] = []
 
     def start(self, eta: float, t: int) -> None:
-        """Set the sums of an exchange on their way, at the learning rate `eta` and the step t."""
+        """Start the sums of an exchange, at the learning rate `eta` and the step t."""
         theta = self._vectors["theta"]
         self._rule.begin(eta, self._ranks)
         for piece in block_slices(slice(0, theta.size), PIECE):
             for b in block_slices(piece, block_of(theta)):
                 self._rule.offer(b, theta[b], t)
-            starts = self._rule.summed if self._ranks > 1 else []
-            self._sums.append(([self._transport.start_sum(vector[piece]) for vector in starts], piece))
+            summed = self._rule.summed if self._ranks > 1 else []
+            self._sums.append(([self._transport.start_sum(vector[piece]) for vector in summed], piece))
 
     def progress(self) -> None:
         """Let the sums advance."""
@@ -82,7 +82,7 @@ class CommonCentre:
 
 
 class AveragingPast(msgspec.Struct, frozen=True):
-    """A rank's numbers in a checkpoint."""
+    """A rank's numbers in a checkpoint; see `AveragingStepper`."""
 
     t: Natural
     since: Natural
@@ -92,7 +92,7 @@ class AveragingPast(msgspec.Struct, frozen=True):
 class AveragingStepper(Together):
     """One rank's own vectors and its copy of the centre; all ranks take their shares of one minibatch after another."""
 
-    saves = False  # all ranks together do, once the first has told them to
+    saves = False  # not by itself: all ranks save together, once the first has told them to
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -111,7 +111,7 @@ class AveragingStepper(Together):
         self.state.local = self.worker.vectors
         self.t = 0
         self.since = 0  # steps since the last exchange
-        self._in_hand: list[Work] = []  # what the centre has nothing of yet
+        self._in_hand: list[Work] = []  # minibatches whose steps the centre does not include yet
         self.learning_rate = self.state.rate(session.schedule.at(self.state.queue.position).learning_rate)
         self._g = np.empty_like(x)
         self._small = np.zeros(4)
@@ -123,11 +123,11 @@ class AveragingStepper(Together):
             self._in_hand = of_rows(past.in_hand, self.state.queue.samples)
             self.worker.restored()
 
-        session.restore(take)  # of the same ranks; else each goes on from x̃
+        session.restore(take)  # if the checkpoint has as many ranks; else each goes on from x̃
         session.outstanding = lambda: self._in_hand
 
     def train(self) -> None:
-        """Until the end, or until some rank was told to stop."""
+        """Train until the end, or until some rank was told to stop."""
         super().train()
         if self.since and not self.worker.overlaps and not self.stopping:
             self.worker.shorten(self.since)
@@ -137,13 +137,13 @@ class AveragingStepper(Together):
         self._note_numbers()
 
     def attend(self) -> None:
-        """What is due; checkpoints are made by all ranks, between two steps."""
+        """Do what is due between two steps; checkpoints are made by all ranks."""
         if self._saving:
             self.session.monitor.checkpoint(self.save)
         self.session.monitor.turn(self)
 
     def step(self, work: Work) -> float:
-        """One step of every rank; the mean loss. All learn whether to stop and whether the first wants to save."""
+        """Take one step, as every rank does; returns the mean loss. All learn whether to stop, and whether to save."""
         share, worker = work.share(self.part, len(self.ranks)), self.worker
         eta = self.options.own_rate(self.learning_rate, self.t)
         exchange = worker.due(self.t)
@@ -159,7 +159,7 @@ class AveragingStepper(Together):
         loss = 0.0
         if share.count:
             loss = self.session.learner.gradient(worker.at, self._g, share, Consumer(self._g, update)) * share.count
-        else:  # fewer samples than ranks: this one moves without a gradient
+        else:  # fewer samples than ranks: this rank moves without a gradient
             self._g.fill(0)
             update(slice(0, self._g.size), self._g)
         if exchange and not worker.overlaps:
@@ -180,6 +180,6 @@ class AveragingStepper(Together):
         self.state.local_numbers.update(t=self.t, since=self.since, in_hand=to_rows(self._in_hand))
 
     def save(self) -> None:
-        """All ranks together, between two steps."""
+        """Save a checkpoint, as all ranks do at the same step."""
         self._note_numbers()
         self.session.save_together()

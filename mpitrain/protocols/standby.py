@@ -8,17 +8,17 @@ from collections.abc import Sequence
 from mpitrain.protocols.messages import TO_FIRST, TO_IDLE, Channel, Gone, Over, StopRequest, T
 from mpitrain.training.context import Session
 
-NAP = 0.05  # seconds between two looks
+POLL_INTERVAL = 0.05  # seconds
 
 
 def idle_ranks(session: Session) -> list[int]:
-    """Those that take no part in the training."""
+    """The ranks that take no part in the training."""
     return [rank for rank in session.transport.members if not session.takes_part(rank)]
 
 
 def stand_by(session: Session, first: int, what: str) -> Over:
-    """Wait until the rank `first` says that it is over; what it says."""
-    news = await_order(session, TO_IDLE, first, what, NAP)
+    """Wait until the rank `first` says that it is over; returns its message."""
+    news = await_order(session, TO_IDLE, first, what, POLL_INTERVAL)
     TO_FIRST.post(session.transport, first, Gone())
     return news
 
@@ -26,7 +26,8 @@ def stand_by(session: Session, first: int, what: str) -> Over:
 def await_order(
     session: Session, channel: Channel[T], first: int, what: str, nap: float | None = None, yielding: float = 0.0
 ) -> T:
-    """What the rank `first` says next; `nap`, `yielding`: see `Transport.until`. A stop request is passed on to it."""
+    """Wait for the next message of rank `first`, and pass a stop request on to it. `nap`, `yielding`: see
+    `Transport.until`."""
     transport, told, news = session.transport, False, list[T]()
 
     def came() -> bool:
@@ -43,7 +44,7 @@ def await_order(
 
 
 def dismiss(session: Session, idle: Sequence[int], news: Over) -> None:
-    """The first rank's: let the idle ranks go."""
+    """On the first rank: let the idle ranks go."""
     for rank in idle:
         TO_IDLE.post(session.transport, rank, news)
     dismissed(session, idle)
@@ -58,6 +59,6 @@ def dismissed(session: Session, ranks: Sequence[int]) -> None:
 
 
 def hear(session: Session) -> None:
-    """The master's, or a team leader's, between two steps: take a stop request of a rank that waits for its own."""
+    """Between two steps of the master or a team's leader: take a stop request that a waiting rank has passed on."""
     if len(session.members) < session.transport.size and TO_FIRST.poll(session.transport) is not None:
         session.stop.flag = True

@@ -32,13 +32,13 @@ def run(session: Session) -> None:
 
 
 class AllreduceStepper(Together):
-    """One update after another, with the buffers that it takes; the gradient's way through nonblocking all-reduces."""
+    """Makes one update after another; with several ranks, nonblocking all-reduces sum the gradient."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
-        self._in_hand: list[Work] = []  # the minibatch that is not in the state yet
+        self._in_hand: list[Work] = []  # the minibatch whose update has not been made yet
         session.outstanding = lambda: self._in_hand
-        #: Whether no part is updated before the sums of all are there: a rank that is lost may keep some from coming.
+        #: Whether no part is updated before all parts are summed: a lost rank may keep some sums from completing.
         self._all_or_nothing = session.goes_on
         self.gradient, self.update = np.empty_like(self.state.theta), Rule(session)
         if len(self.ranks) > 1:
@@ -47,7 +47,7 @@ class AllreduceStepper(Together):
             self._buckets = Buckets(size, lambda part: self.transport.start_sum(self.gradient[part]))
 
     def step(self, work: Work) -> float:
-        """One update; the global minibatch's mean loss. Sets `stopping` when some rank was told to stop."""
+        """Make one update; returns the global minibatch's mean loss. Sets `stopping` if some rank was told to stop."""
         self._in_hand = [work]
         if len(self.ranks) > 1:
             loss = self._step_together(work, work.share(self.part, len(self.ranks)))
@@ -63,8 +63,8 @@ class AllreduceStepper(Together):
     def _step_together(self, work: Work, share: Work) -> float:
         """Sum the shares' gradients and update."""
         learner, ranks, eta = self.session.learner, len(self.ranks), self.learning_rate
-        # A rank's mean counts by its share; where all shares are equal, the update divides their sum while it is in
-        # cache. Each optimizer gets the minibatch's gradient: not all are linear in it.
+        # A rank's mean gradient is weighted by its share of the minibatch; if all shares are equal, the update divides
+        # their sum instead, while it is in cache. The optimizer, which may not be linear in it, gets the mean.
         equal = not learner.per_sample and work.count % ranks == 0
         scale = learner.scale(share) if learner.per_sample or equal else share.count / work.count
         # With fewer samples than ranks some have none: they take one with weight 0, for the same buckets as the others.
@@ -73,7 +73,7 @@ class AllreduceStepper(Together):
         loss = learner.scaled_gradient(at, self.gradient, mine, scale, ready, work) * share.count
         self._small[:] = loss, share.count, self.session.stop.flag
         small = self.transport.start_sum(self._small)
-        # Clipped is the mean gradient, of which `unit` is the multiple that the ranks have summed.
+        # `clip` bounds the mean gradient; what the ranks have summed is `unit` times the mean.
         rest, unit = 1.0 / ranks if equal else 1.0, learner.scale(work) * (ranks if equal else 1.0)
         at_once = not (learner.clip_norm or self._all_or_nothing)
         for request, part in self._buckets.drain():
@@ -108,7 +108,7 @@ class Rule:
         for b, g in block_pairs(part, gradient):
             if scale != 1.0:
                 np.multiply(g, scale, out=g)  # the same object: else CuPy makes a copy first
-            if self._average is not None:  # which takes in θ_t just before update t + 1
+            if self._average is not None:  # takes in θ_t just before update t + 1
                 z, scratch = self.state.beside["average"][b], self._scratch[: b.stop - b.start]
                 self._average(z, self.state.theta[b], scratch, rate=self._averaging_rate(t))
             self._local.step(b, g, eta, t)

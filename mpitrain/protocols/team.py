@@ -45,7 +45,7 @@ class TeamMember:
 
     def gradient(self, theta: Array, out: Array, work: Work, scale: float, on_ready: Ready | None = None) -> float:
         """Sum the shares of `scale` times the minibatch's mean gradient at the leader's `theta` into the leader's
-        `out`; there, the minibatch's mean loss."""
+        `out`. Returns, on the leader, the minibatch's mean loss."""
         team, share = self.team, work.share(self.team.rank, self.team.size)
         if team.rows is None:
             team.wait(self._sums.start_broadcast(theta, 0), "the leader's parameters")
@@ -69,7 +69,7 @@ class TeamMember:
         return float(self._loss[0])
 
     def _start_sum(self, array: Array) -> Request:
-        """Start summing a part of the gradients; in shared memory, only hearing that the followers' are there."""
+        """Start summing a part of the gradients; with shared memory, start a signal that they are there."""
         return self._start_reduce(array if self.team.rows is None else np.zeros(1, np.int8))
 
     def _start_reduce(self, array: Array) -> Request:
@@ -77,7 +77,7 @@ class TeamMember:
 
 
 def _add(out: Array, rows: Sequence[Array], part: slice) -> None:
-    """Add a part of the followers' gradients to the leader's, as messages would. Sums lie in any of them meanwhile."""
+    """Add a part of the followers' gradients to the leader's, in the order of `reduced`. Overwrites all rows."""
     for b in block_slices(part):
         reduced([out[b], *(row[b] for row in rows)], lambda one, other: np.add(one, other, out=one))
 
@@ -106,7 +106,7 @@ class Leading(Learner):
 
 
 def order_meeting(session: Session) -> None:
-    """The leader's: have its followers come to a meeting of all ranks."""
+    """On a team's leader: have its followers come to a meeting of all ranks."""
     if session.team is not None:
         session.team.post(TO_TEAM.tag, pack(Attend()))
 
@@ -134,7 +134,7 @@ def follow(session: Session, attend: Callable[[Session], object] = lambda sessio
 
 
 def release(session: Session) -> None:
-    """The leader's, at the end: let the followers go."""
+    """On a team's leader, at the end: let the followers go."""
     if session.team is not None:
         session.team.post(TO_TEAM.tag, pack(Over()))
         dismissed(session, session.team.followers)

@@ -1,4 +1,4 @@
-"""A minibatch, and what it is gathered from."""
+"""Minibatches, the form of samples, and the interface of a corpus that they are gathered from."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
@@ -12,17 +12,17 @@ Place = tuple[int, int] | None  #: epoch of a minibatch's first sample and its p
 
 
 class Batch(NamedTuple):
-    """`inputs` [n, *shape] in the run's dtype, `targets` int32 [n]; of tokens, both int32 [n, window]; of data of one's
-    own, as their `SampleForm` says."""
+    """`inputs` [n, *shape] in the run's dtype, `targets` int32 [n]; for tokens, both int32 [n, window]; for data of the
+    user's own, as their `SampleForm` says."""
 
     inputs: Array
     targets: Array
 
 
 class SampleForm(NamedTuple):
-    """What samples look like: the `shape` of an input and that of its `targets`, () for one class; `dtype` and
-    `target_dtype` are int32, or None for the run's; `bytes` of text are what a target stands for on average, 0 where
-    that is unknown; `pixels` are [h, w, c] images, of which modules of PyTorch's get [c, h, w]."""
+    """The form of samples: the `shape` of an input and that of its `targets`, () for one class; `dtype` and
+    `target_dtype` are int32, or None for the run's; `bytes` of text that a target stands for on average, 0 if unknown;
+    `pixels`: inputs are images [h, w, c], which modules of PyTorch's get as [c, h, w]."""
 
     shape: tuple[int, ...]
     targets: tuple[int, ...] = ()
@@ -37,13 +37,12 @@ class SampleForm(NamedTuple):
         return Batch(inputs, empty((count, *self.targets), np.dtype(self.target_dtype or dtype)))
 
     def drawn(self, count: int, dtype: DTypeLike, classes: int, draw: np.random.Generator) -> Batch:
-        """So many samples to try a model with: numbers are drawn, whole ones among the inputs are 0, which every
-        vocabulary has."""
+        """Samples to try a model with: floats are drawn; integer inputs are 0, a token that every vocabulary has."""
         batch = self.room(count, dtype, np.zeros)
         if self.dtype is None:
             batch.inputs[...] = draw.standard_normal(batch.inputs.shape)
         if self.target_dtype is None:
-            batch.targets[...] = draw.random(batch.targets.shape)  # which losses of probabilities take, too
+            batch.targets[...] = draw.random(batch.targets.shape)  # in [0, 1), which losses of probabilities take, too
         elif classes:
             batch.targets.T[...] = np.arange(count) % classes
         return batch

@@ -13,13 +13,13 @@ from mpitrain.sampling.queue import Natural
 
 
 class PlateauState(NamedTuple):
-    """Losses of the current window, the best window's mean, windows since, divisions so far; as in a checkpoint."""
+    """The state of `CommonRate`, as in a checkpoint."""
 
-    total: float
-    seen: Natural
-    best: float
-    waited: Natural
-    falls: Natural
+    total: float  # the sum of the losses in the current window
+    seen: Natural  # minibatches in the current window
+    best: float  # the mean of the best window
+    waited: Natural  # windows since the best one
+    falls: Natural  # divisions so far
 
 
 START = PlateauState(0.0, 0, inf, 0, 0)
@@ -31,8 +31,8 @@ class CommonRate:
     of `patience` consecutive windows is better than the best one by the fraction `tolerance` of its mean.
 
     `window` is the length of a window in minibatches of all workers; 0: the rate does not react to the loss. `factors`
-    are the divisors, in order; after the last one the rate remains constant. Whoever sees the losses of all, in the
-    order of the updates where that is fixed, observes; others hear of falls.
+    are the divisors, in order; after the last one the rate remains constant. One rank, which sees the losses of all
+    (in the order of the updates if that is fixed), calls `observe`; the others are told of falls and call `hear`.
     """
 
     window: int = 0
@@ -47,12 +47,12 @@ class CommonRate:
 
     @property
     def divisor(self) -> float:
-        """What the initial rate is divided by at present."""
+        """The present divisor of the initial rate."""
         return prod(self.factors[: self.falls]) if self.reacts else 1.0
 
     @property
     def reacts(self) -> bool:
-        """Whether losses matter."""
+        """Whether the rate depends on losses."""
         return self.window > 0
 
     @property
@@ -61,8 +61,8 @@ class CommonRate:
         return self.state.falls
 
     def observe(self, loss: float, minibatches: int = 1) -> None:
-        """Take in the sum of the losses of some more minibatches, each measured before its update. A window ends with
-        those that fill it."""
+        """Take in the sum of the losses of some more minibatches, each measured before its update. All of them count in
+        the window that they fill."""
         total, seen, best, waited, falls = self.state
         total, seen = total + loss, seen + minibatches
         if not self.reacts:
@@ -78,5 +78,5 @@ class CommonRate:
         self.state = PlateauState(0.0, 0, best, waited, falls)
 
     def hear(self, falls: int) -> None:
-        """Take over how often it has fallen from whoever observes."""
+        """Set how often the rate has fallen, as the observing rank tells."""
         self.state = self.state._replace(falls=falls)

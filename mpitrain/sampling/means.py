@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass
 
-CHUNKS = 256  # of an epoch, at least, where its minibatches are smaller
+CHUNKS = 256  # the least number of chunks of an epoch, unless it has fewer minibatches
 
 
 @dataclass
@@ -14,7 +14,7 @@ class Mean:
     count: int = 0
 
     def add(self, total: float, count: int = 1) -> None:
-        """`count` more values with this sum."""
+        """Add `count` more values, whose sum is `total`."""
         self.total, self.count = self.total + total, self.count + count
 
     @property
@@ -34,12 +34,12 @@ class Losses:
         self._epoch = epoch
         self._chunks: deque[tuple[int, float]] = deque()  # samples, and their summed loss
         self._held = 0  # samples in the chunks
-        self._counted = 0  # since the training began
-        self.first: float | None = None  # mean of what was counted first
-        self.highest: float | None = None  # mean of an epoch
+        self._counted = 0  # samples since the training began
+        self.first: float | None = None  # the mean of the samples that were counted first
+        self.highest: float | None = None  # the highest mean of an epoch
 
     def add(self, count: int, loss: float) -> None:
-        """`count` more samples, with this summed loss."""
+        """Add `count` more samples, whose summed loss is `loss`."""
         if not count:
             return
         if self.first is None:

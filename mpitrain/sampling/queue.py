@@ -4,7 +4,7 @@ A range is a position in the global order of all epochs, so that it denotes the 
 run with the same seed. Samples that a rank did not use before a run stopped come first when it goes on.
 
 The queue is read in two ways. A dispenser takes ranges from its head (`next`). Ranks that need no dispenser share one
-number, the place in a queue that stays as it is: each derives the next minibatches from it (`take`), so that a single
+number, the place in a queue that is not changed: each derives the next minibatches from it (`take`), so that a single
 compare-and-swap claims them.
 """
 
@@ -85,7 +85,7 @@ class Queue:
     def at(self, place: int, minibatch: int, minibatches: int = 1, limit: int | None = None) -> Work | None:
         """The range at a place: up to `minibatches` minibatches of one epoch; None at the end.
 
-        Of what is handed out for the first time, it is at most `limit` samples long.
+        A range that is handed out for the first time is at most `limit` samples long.
         """
         most = minibatch * minibatches
         for work in self.returned:

@@ -52,8 +52,8 @@ def undisturbed() -> Iterator[None]:
 
 
 def drawn_apart(items: Iterable[Item], seed: Callable[[], None]) -> Iterator[Item]:
-    """The items, each drawn when it is asked for, from those generators as `seed` seeds them; a caller's own draws stay
-    as they would have been."""
+    """The items, each made when it is asked for. What that draws from the generators of `undisturbed` is a stream of
+    its own, seeded by `seed`; a caller's own draws stay as they would have been."""
     with undisturbed():
         seed()
         left, own = iter(items), _states()

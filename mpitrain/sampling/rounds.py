@@ -47,7 +47,7 @@ def rounds(scheme: str, ranks: int, count: int, group: int = 0) -> Iterator[Full
     of that size (the last may be smaller): a group of g has g rounds, in each of which its ranks send 1/g of their
     examples. Groups of 1 are scheme b, one group of all ranks is c.
     """
-    number, size = 0, ranks if scheme == "a" else 1 if scheme == "b" else min(group, ranks) or ranks
+    number, size = 0, {"a": ranks, "b": 1, "c": min(group, ranks) or ranks}[scheme]
     for first in range(0, ranks, size):
         members = range(first, min(first + size, ranks))
         turns = 1 if scheme == "a" else len(members)
@@ -62,8 +62,8 @@ def rounds(scheme: str, ranks: int, count: int, group: int = 0) -> Iterator[Full
 def _turn(turn: int, place: int, turns: int, own: slice) -> slice:
     """The examples that a member sends in one turn; sizes differ by at most one.
 
-    The position of a member's larger pieces depends on its place, so that turns are equal: by Hermite's identity
-    Σ_i ⌊(m + i)/s⌋ over i = 0 … s−1 is m, members with n examples each send exactly n in every turn.
+    `place`, which differs among the members, says in which turns a member sends its larger pieces, so that turns are
+    equal: by Hermite's identity, Σ_i ⌊(m + i)/s⌋ over i = 0 … s−1 is m, so members with n examples each send n a turn.
     """
     size = own.stop - own.start
     return slice(own.start + (turn * size + place) // turns, own.start + ((turn + 1) * size + place) // turns)

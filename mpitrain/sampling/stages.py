@@ -19,10 +19,10 @@ class Training(Section, frozen=True):
     learning_rate: Positive = 0.05  # η
     rate_per: Literal["minibatch", "sample"] = "minibatch"  # η multiplies the mean over a minibatch, or the sum
     schedule: Literal["constant", "linear", "cosine"] = "constant"
-    """How the rate goes on after the warm-up: as the stages have it, or multiplied by what falls from 1 to 0 at the end
-    of the training, linearly or as half a cosine."""
+    """The learning rate after the warm-up: as the stages have it, or multiplied by what falls from 1 to 0 at the end of
+    the training, linearly or as half a cosine."""
     warmup: AmountOrNone | Text = 0.0
-    """How long the rate rises linearly at first: in epochs, as `"5%"` of the training, or as `"500 updates"`."""
+    """How long the learning rate rises linearly at first: in epochs, as `"5%"` of the training, or `"500 updates"`."""
     clip_norm: NotNegative = 0.0
     """The largest norm of a minibatch's mean gradient: a larger one is scaled down to it. 0: none."""
     accumulate: Count = 1
@@ -50,7 +50,7 @@ class Stage(Section, frozen=True, kw_only=True):
 class Settings:
     """The settings at one position of a training. `learning_rate` as configured; `workers`: None for all.
 
-    `bias_scale` multiplies the biases' rate beside `learning_rate`, of algorithms that have one.
+    `bias_scale` multiplies the biases' rate in addition to `learning_rate`, if the algorithm has a rate of biases.
     """
 
     minibatch: int
@@ -87,7 +87,7 @@ class Schedule:
             )
             self.all.append(now)
             self._begins.append(position)
-        self.most_workers = max(settings.workers or 0 for settings in self.all)  # that a stage asks for
+        self.most_workers = max(settings.workers or 0 for settings in self.all)  # the most that a stage asks for
         self.late = [stage.at for position, stage in placed if position >= self.total > 0]  # of stages that never begin
         self._shape, self._warm = training.schedule, self._warmup(training.warmup)
 
@@ -106,8 +106,8 @@ class Schedule:
         return max(trained or self.all, key=lambda settings: settings.learning_rate)
 
     def factor(self, served: int) -> float:
-        """What the stages' learning rate is multiplied by once this many samples have been served: in the warm-up 1/w,
-        2/w, … for its w updates, then what `training.schedule` says; above 0 until the end."""
+        """The factor of the stages' learning rate once this many samples have been served: 1/w, 2/w, … in a warm-up of
+        w updates, then what `training.schedule` says; above 0 until the end."""
         if served < self._warm:
             stage = bisect(self._begins, served)
             after = min([served + self._step(self.all[stage - 1].minibatch), *self._begins[stage : stage + 1]])
@@ -131,7 +131,7 @@ class Schedule:
         return ceil(total)
 
     def among(self, workers: int) -> "Schedule":
-        """The same with no stage of more workers than there are; `most_workers` is still what was asked for."""
+        """The same schedule, with stages of at most `workers` workers; `most_workers` is still what was asked for."""
         among = copy(self)
         among.all = [replace(now, workers=min(now.workers, workers) if now.workers else None) for now in self.all]
         return among
@@ -155,7 +155,7 @@ class Schedule:
         return samples
 
     def _updates(self, updates: int) -> int:
-        """The samples of the first updates, of which none crosses a stage. Raises ValueError for a negative number."""
+        """The samples of the first updates, none of which spans two stages. Raises ValueError for a negative number."""
         if updates < 0:
             raise ValueError
         served = 0

@@ -1,1 +1,1 @@
-"""What a rank trains with: its context, handed whole to a protocol, its gradients and its inputs."""
+"""What a rank trains with: its session, which a protocol gets as a whole, its gradients and its inputs."""

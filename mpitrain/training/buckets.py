@@ -1,4 +1,4 @@
-"""Parts of a gradient, summed over ranks in larger buckets while backward computes the others."""
+"""Parts of a gradient, summed over ranks in larger buckets while backward computes the other parts."""
 
 from collections.abc import Callable, Iterator
 
@@ -18,7 +18,7 @@ class Buckets:
         self._in_flight: list[tuple[Request, slice]] = []
 
     def add(self, part: slice) -> None:
-        """Take a part in; start its bucket once it is full, and push on those that are under way."""
+        """Take a part in; start its bucket once it is full, and let the sums in progress advance."""
         pending = part if self._pending is None else slice(part.start, self._pending.stop)
         self._pending = pending
         if pending.stop - pending.start >= self._size:
@@ -27,7 +27,7 @@ class Buckets:
             request.Test()
 
     def drain(self) -> Iterator[tuple[Request, slice]]:
-        """Start the last bucket; the requests of all, with their parts, in the order of their start."""
+        """Start the last bucket; yields the requests of all buckets, with their parts, in the order of their start."""
         if self._pending is not None:
             self._begin(self._pending)
         started, self._in_flight = self._in_flight, []

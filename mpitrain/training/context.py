@@ -32,7 +32,7 @@ WAYS = {  # what a probe of several nodes has chosen, and why
     "messages": "by messages: MPI serves one-sided reads across these nodes only while their target calls MPI",
     "one-sided": "by one-sided reads, which MPI serves across these nodes while their target computes",
 }
-#: Ways of which MPI takes vectors from GPU memory, where it can.
+#: The ways of exchange in which MPI, if it can, takes vectors from GPU memory.
 DIRECT = ("allreduce", "collectives", "messages")
 
 
@@ -46,8 +46,8 @@ def fresh(options: Algorithm, theta: Array, queue: Queue) -> State:
 class Session:
     """One rank's part of a run.
 
-    `members` are the ranks that take part in the algorithm's exchange, the master first where there is one; of a `team`
-    only the leader, for whom the others work.
+    `members` are the ranks that take part in the algorithm's exchange, the master first if there is one. Of a `team`
+    only the leader is a member; the others work for it.
     """
 
     config: Config
@@ -68,20 +68,21 @@ class Session:
     team: Team | None = None
     figures: RankFigures = field(default_factory=RankFigures)
     documents: Mapping[str, str] = field(default_factory=dict)  # of network and data: texts by file name
-    witness: Witness = field(default_factory=Witness)  # of what decides and does not follow from the input
-    #: Of a rank whose state is that of the whole training: the samples that were handed out and are not in it yet.
+    witness: Witness = field(default_factory=Witness)  # records or replays nondeterministic events
+    #: On a rank whose state is that of the whole training: gives the samples that were handed out and are not in the
+    #: state yet.
     outstanding: Callable[[], list[Work]] | None = None
-    #: Of a rank whose replica may differ from the others': brings one of them up to date, on the ranks that are left
-    #: and without these lost ones; whether this rank has it. Own vectors, such as residuals, stay each rank's.
+    #: If replicas may differ: brings one of them up to date after the loss of ranks, on a transport of those that are
+    #: left; returns whether this rank has it. Each rank keeps its own vectors, such as residuals.
     even_out: Callable[[Transport, list[int]], bool] | None = None
-    began: float = 0.0  # when the training did, by the transport's clock
+    began: float = 0.0  # when the training began, by the transport's clock
 
     def __post_init__(self) -> None:
         self.counters = Counters(self.state, self.figures)
 
     @property
     def workers(self) -> int:
-        """How many workers the ranks are."""
+        """The number of workers: teams, and other ranks that compute gradients."""
         return workers_of(self.config, self.transport)
 
     @property
@@ -91,7 +92,7 @@ class Session:
 
     @property
     def goes_on(self) -> bool:
-        """Whether the others go on where a rank is lost."""
+        """Whether the other ranks go on if one is lost."""
         return self.config.run.lost_ranks == "continue" and isinstance(self.transport.comm, EnduringCommunicator)
 
     @property
@@ -100,7 +101,7 @@ class Session:
         return self.team is not None and not self.team.leads
 
     def command_to_resume(self, run: Path) -> str:
-        """What continues the run in this folder on as many ranks."""
+        """The command that continues the run in this folder on as many ranks."""
         ranks, folder, how = self.transport.size, shlex.quote(str(run)), ""
         if self.goes_on:
             ranks, how = ranks + self.config.run.spares, "--with-ft ulfm "
@@ -111,7 +112,7 @@ class Session:
         return f"{f'mpirun {how}-n {ranks} ' if ranks > 1 else ''}python -m mpitrain --resume {folder}"
 
     def takes_part(self, rank: int) -> bool:
-        """Whether a rank trains, as a member or for one."""
+        """Whether a rank trains, as a member or for its team's leader."""
         return self.team is not None or rank in self.members
 
     @property
@@ -120,8 +121,8 @@ class Session:
         return self.transport.traffic.both - (self.team.traffic.both if self.team is not None else 0)
 
     def bytes_exchanged(self) -> int | None:
-        """Bytes exchanged by all ranks since the start, outside teams: reported by workers, or else this rank's times
-        their number; None of a rank that is alone."""
+        """Bytes exchanged by all ranks since the start, outside teams: what workers have reported, or without a master
+        this rank's bytes times the number of members; None with one rank."""
         if self.transport.size == 1:
             return None
         if self.has_master:
@@ -129,19 +130,19 @@ class Session:
         return int(len(self.members) * self.own_bytes)
 
     def save_together(self) -> None:
-        """Start a checkpoint of all ranks, each with its own piece, where one is written. Collective."""
+        """Start a checkpoint of all ranks, each with its own piece, if checkpoints are written. Collective."""
         if self.saver is not None:
             coordination.together(self.saver, self.state, self.transport)
 
     def restore(self, take: Callable[[Numbers], None] = lambda numbers: None) -> bool:
-        """As `coordination.restore`, from the checkpoint that the run resumes from; False if there is none."""
+        """`coordination.restore` from the checkpoint that the run resumes from; False if it does not resume."""
         if self.resumed is None:
             return False
         maker, layout = maker_of(self.config.algorithm), self.network.layout
         return coordination.restore(self.resumed, self.state, self.transport, layout, maker, take)
 
     def say_exchange(self, how: str) -> None:
-        """Record how vectors travel; say it where that was probed, or where they start from a GPU."""
+        """Record how vectors travel; say it if that was chosen by a probe, or if they start from a GPU."""
         direct = self.device.direct and how in DIRECT
         self.exchange = f"{how} from GPU memory" if direct else how
         if direct:
@@ -155,7 +156,7 @@ class Session:
 
 
 def divide(size: int | Literal["node"], node_leaders: Sequence[int], server: bool = False) -> list[list[int]]:
-    """The ranks of each team, its leader first: this many neighbours, or those of each node; a server is a team alone.
+    """The ranks of each team, its leader first: `size` neighbours, or those of each node; a server is a team by itself.
 
     `node_leaders` are, for each rank, the first rank of its node. Raises BadInput naming `run.team` for a number that
     does not divide the number of ranks.
@@ -177,7 +178,7 @@ def teams_of(config: Config, transport: Transport) -> list[list[int]]:
 
 
 def workers_of(config: Config, transport: Transport) -> int:
-    """How many workers the ranks are: each team is one, and each other rank that computes gradients.
+    """The number of workers: each team is one, and each other rank that computes gradients.
 
     Raises BadInput naming `run.team` if the ranks cannot be divided.
     """

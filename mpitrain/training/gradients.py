@@ -20,17 +20,18 @@ from mpitrain.stopwatch import Stopwatch
 
 
 class Observed:
-    """Looks at the parts of a minibatch's mean gradient before `then` uses them."""
+    """Measures the parts of a minibatch's mean gradient before `then` uses them."""
 
     def __init__(self, out: Array, then: Ready | None) -> None:
         self._out, self._then, self._nonzero = out, then, 0
         self._square = 0.0
-        look = Consumer(out, self._use)
-        self.on_ready: Ready = look if isinstance(then, Consumer) else look.__call__  # then gradients come in `out`
+        consumer = Consumer(out, self._use)
+        # A plain function gets gradients in `out`, where a `then` that is no Consumer looks for them.
+        self.on_ready: Ready = consumer if isinstance(then, Consumer) else consumer.__call__
 
     def give(self, figures: RankFigures) -> None:
         """Give the figures of the whole gradient."""
-        if np.isfinite(self._square):  # a gradient that is not is refused, or ends the training
+        if np.isfinite(self._square):  # another gradient is refused, or ends the training
             figures.give("gradient_norm", self._square**0.5)
         figures.give("gradient_zeros_mean", 1.0 - self._nonzero / self._out.size)
 
@@ -49,8 +50,9 @@ def square(g: Array) -> float:
 
 
 def clip(g: Array, most: float, unit: float = 1.0, of_whole: float | None = None) -> None:
-    """Scale `unit` times a gradient so that its norm is `most` at the most, as torch.nn.utils.clip_grad_norm_ does, if
-    it is finite. `of_whole` is the square of the norm where `g` is a part of the gradient."""
+    """Scale `g`, which is `unit` times a gradient, so that the gradient's norm is at most `most`, as
+    torch.nn.utils.clip_grad_norm_ does; unless it is not finite. If `g` is only a part of `unit` times the gradient,
+    `of_whole` is the square of the whole's norm."""
     norm = (square(g) if of_whole is None else of_whole) ** 0.5
     factor = most / (norm / unit + 1e-6)
     if 0 < factor < 1:
@@ -58,7 +60,7 @@ def clip(g: Array, most: float, unit: float = 1.0, of_whole: float | None = None
 
 
 def scaled(out: Array, scale: float, then: Ready | None, add: Array | None = None) -> Ready:
-    """Scales the parts of a minibatch's mean gradient, and adds those of the vector `add`, before `then` uses them."""
+    """A function that scales the parts of a gradient in `out`, and adds those of `add`, before `then` uses them."""
 
     def ready(part: slice) -> None:
         for b in block_slices(part, block_of(out)):
@@ -73,7 +75,7 @@ def scaled(out: Array, scale: float, then: Ready | None, add: Array | None = Non
 
 
 class Clipped:
-    """Waits for all parts of a minibatch's mean gradient, which it clips before `then` uses it."""
+    """Waits for all parts of a minibatch's mean gradient, and clips it before `then` uses it."""
 
     def __init__(self, out: Array, most: float, then: Ready | None) -> None:
         self._out, self._most, self._then, self._left = out, most, then, out.size
@@ -99,10 +101,10 @@ class Learner:
 
     `per_sample`: gradients are sums over the minibatch, not means (training.rate_per). `independent`: the samples are
     drawn uniformly and with replacement (Chan & Lane 2014, §4.1) instead of taken from the epoch's order. A corpus on
-    disk is read ahead by as much as `expect` has announced; a read may take `deadline` seconds. Minibatches, θ and
-    gradients lie on `device`, as the network does. `pace` lets the time pass that a simulated rank takes for this many
-    samples. `figures` of the gradients are given if it is there. The gradient of a minibatch is computed in this many
-    `parts`; above 0, `clip_norm` is the largest norm of its mean. `orders` are by default those of `seed`, not chunked.
+    disk is read ahead as far as `expect` has announced; a read may take `deadline` seconds. Minibatches, θ and
+    gradients are on `device`, as the network is. `pace` passes the time that a simulated rank takes for samples.
+    `figures` get those of the gradients. The gradient of a minibatch is computed in `parts` parts; if `clip_norm` is
+    above 0, the norm of its mean is at most that. `orders` are by default those of `seed`, not chunked.
     """
 
     def __init__(
@@ -134,17 +136,17 @@ class Learner:
         self._expected: deque[Work] = deque()
 
     def indices(self, work: Work) -> Array:
-        """The samples that a minibatch's positions name."""
+        """The indices int64 [n] of a minibatch's samples in the corpus."""
         if self.independent:
             return independent_indices(self.seed, work.epoch, work.start, work.count, self.corpus.samples)
         return self._orders.part(work.epoch, work.start, work.count)
 
     def gradient(self, theta: Array, out: Array, work: Work, on_ready: Ready | None = None) -> float:
-        """Write the gradient at `theta` into `out`; the minibatch's mean loss."""
+        """Write the gradient at `theta` into `out`; returns the minibatch's mean loss."""
         return self.scaled_gradient(theta, out, work, self.scale(work), on_ready)
 
     def scale(self, work: Work) -> float:
-        """What the mean gradient of a minibatch is multiplied by."""
+        """The factor by which the mean gradient of a minibatch is multiplied."""
         return float(work.count) if self.per_sample else 1.0
 
     def scaled_gradient(
@@ -156,7 +158,7 @@ class Learner:
         on_ready: Ready | None = None,
         whole: Work | None = None,
     ) -> float:
-        """Write `scale` times the mean gradient at `theta` into `out`; the minibatch's mean loss.
+        """Write `scale` times the mean gradient at `theta` into `out`; returns the minibatch's mean loss.
 
         `whole` is the minibatch that ranks share, where `work` is this rank's share of it: dropout is then what one
         rank would have drawn.
@@ -165,7 +167,7 @@ class Learner:
         first = whole or work
         rng = None if self.device.phantom else stream(self.seed, "dropout", first.epoch, first.start)
         ready = on_ready if scale == 1.0 else scaled(out, scale, on_ready)
-        if self.clip_norm and whole is None:  # otherwise whoever sums the shares clips
+        if self.clip_norm and whole is None:  # otherwise the caller, which sums the shares, clips
             ready = Clipped(out, self.clip_norm, ready)
         observed = Observed(out, ready) if self._figures is not None and scale else None
         ready = ready if observed is None else observed.on_ready
@@ -183,8 +185,8 @@ class Learner:
     def _in_parts(
         self, theta: Array, out: Array, batch: Batch, first: Work, on_ready: Ready | None, place: tuple[int, int]
     ) -> float:
-        """The mean gradient of a minibatch, computed in parts, in `out`; the mean loss. A part of `out` is ready when
-        the last part of the minibatch has come there."""
+        """Compute the mean gradient of a minibatch part by part, into `out`; returns the mean loss. `on_ready` is
+        called during the last part of the minibatch."""
         count, loss = len(batch.targets), 0.0
         parts = min(self._parts, count)
         if self._sum is None:
@@ -204,7 +206,7 @@ class Learner:
         return loss
 
     def expect(self, works: Iterable[Work]) -> None:
-        """The minibatches that come next, in order; what was announced before and has not been asked for is dropped."""
+        """Announce the next minibatches, in order, in place of those announced before that are not being read yet."""
         self._expected = deque(works)
         self._ask()
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def code_of(
     config: Config, given: Callable[..., object] | None = None, run: RunFolder | None = None
 ) -> dict[str, Code]:
-    """The user's own code that the configuration, or the run folder that it is of, names; nothing has been executed.
+    """The user's own code that the configuration names, or the copies in its run folder; nothing has been executed.
 
     `given` stands for `model.import`. Raises BadInput naming the key, or a folder that is not to be trusted.
     """
@@ -43,7 +43,7 @@ def shared(transport: Transport, choose: Callable[[], dict[str, Code]]) -> dict[
 
 
 def design_of(config: Config) -> Design:
-    """What the configuration's network is built of. Raises BadInput naming a key of [model]."""
+    """The design of the configuration's network. Raises BadInput naming a key of [model]."""
     model = config.model
     if model.import_:
         raise BadInput(f"model.import = {model.import_!r}: has no list of layers")

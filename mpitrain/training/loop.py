@@ -1,4 +1,4 @@
-"""The loop that trains, in whatever order ranks do, and that of ranks that take every step together."""
+"""The training loop of a rank, and that of ranks that take every step together."""
 
 import math
 from typing import Generic, TypeVar
@@ -19,7 +19,7 @@ def require_finite(loss: float, when: str, rank: int | None = None, keys: str = 
 
 
 def warn(session: Session, workers: int) -> None:
-    """Say what may not converge with this many workers."""
+    """Warn, on the first member, of what may not converge with this many workers."""
     if session.transport.rank != session.members[0]:
         return
     settings = session.schedule.fastest
@@ -28,8 +28,8 @@ def warn(session: Session, workers: int) -> None:
 
 
 class Trainer:
-    """What a protocol trains with, as the monitor sees it: here one whose state is always at hand, and whose master
-    saves alone; protocols know better."""
+    """A protocol's training as the monitor sees it. This one's state is always up to date, and its master saves alone;
+    protocols override what differs."""
 
     all_wait = punctual = False  # see `monitoring.monitor.Subject`
     saves = True
@@ -41,7 +41,7 @@ class Trainer:
         """Bring the session's state up to date before it is evaluated."""
 
     def save(self) -> None:
-        """Start a checkpoint of the session's state, up to date, with work that was handed out and is not yet done."""
+        """Start a checkpoint of the session's state, with the work that was handed out and is not yet done."""
         saver, outstanding = self.session.saver, self.session.outstanding
         assert saver is not None
         coordination.save_state(saver, self.session.state, outstanding() if outstanding is not None else [])
@@ -50,7 +50,7 @@ class Trainer:
 class Loop(Trainer, Generic[Piece]):
     """A rank's loop: one piece of work after another, and after each what is due.
 
-    A protocol gives these three; any of them sets `stopping` once the rank is to train no more.
+    A protocol implements the methods below; any of them sets `stopping` once the rank is to train no more.
     """
 
     stopping = False
@@ -60,14 +60,14 @@ class Loop(Trainer, Generic[Piece]):
         raise NotImplementedError
 
     def advance(self, work: Piece) -> None:
-        """Train on it."""
+        """Train on a piece of work."""
         raise NotImplementedError
 
     def attend(self) -> None:
         """Do what is due between two pieces of work: messages, reports, evaluations, checkpoints."""
 
     def train(self) -> None:
-        """Until there is no more work, or the rank was told to stop."""
+        """Train until there is no more work, or the rank was told to stop."""
         while not self.stopping and (work := self.next_work()) is not None:
             self.advance(work)
             self.attend()
@@ -75,9 +75,9 @@ class Loop(Trainer, Generic[Piece]):
 
 
 class Together(Loop[Work]):
-    """One rank's part: all members take their shares of one minibatch after another.
+    """The loop of members that take their shares of one minibatch after another.
 
-    A protocol gives the `step`, which sets `stopping` on all ranks once some rank was told to stop.
+    A protocol implements `step`, which sets `stopping` on all ranks once some rank was told to stop.
     """
 
     all_wait = True
@@ -89,7 +89,7 @@ class Together(Loop[Work]):
         self._gives_figures = session.config.run.gradient_statistics and len(self.ranks) > 1
 
     def step(self, work: Work) -> float:
-        """One update; the minibatch's mean loss over all ranks."""
+        """Make one update; returns the minibatch's mean loss over all ranks."""
         raise NotImplementedError
 
     def attend(self) -> None:
@@ -97,7 +97,7 @@ class Together(Loop[Work]):
         self.session.monitor.turn(self)
 
     def advance(self, work: Work) -> None:
-        """A step, and its loss counted."""
+        """Take a step, and count its loss."""
         loss = self.step(work)
         if self._gives_figures:
             self.session.figures.gather(self.session.transport)

@@ -20,7 +20,7 @@ class Machine(NamedTuple):
 
 
 def step(machine: Machine, v: Array, uniform: Array, *, eta: float, gaussian: bool) -> float:
-    """CD-1 on the minibatch `v` [n, visible], in place; mean squared error of the reconstruction, summed over units.
+    """CD-1 on the minibatch `v` [n, visible], in place; returns the squared error of the reconstruction, per example.
 
     `uniform` [n, hidden] in [0, 1) samples h: W += η⟨v·p(h|v) − v′·p(h|v′)⟩ with v′ the mean of v given h.
     """

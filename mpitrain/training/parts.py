@@ -35,7 +35,7 @@ class Shards:
     As with `OwnData`, all methods raise BadInput naming folder, shard, key or sample.
     """
 
-    documents: Mapping[str, str] = MappingProxyType({})  # the configuration is all there is
+    documents: Mapping[str, str] = MappingProxyType({})  # none: the configuration says everything
 
     def __init__(self, config: Config, path: Path | None = None) -> None:
         self._config, self.path = config, path or data_path(config)
@@ -52,12 +52,12 @@ class Shards:
         return origins.of_part(self.path, part)
 
     def training(self, **changes: Any) -> Corpus:
-        """The part to train on, of which nothing can be gathered before its `hold`."""
+        """The part to train on. Call its `hold` before samples are gathered from it."""
         return Corpus(self.path, "train", **reading(self._config) | {"hold": False} | changes)
 
     def opened(self, part: str, known: Origin, **changes: Any) -> Corpus:
-        """A part as the network saw its training part, which is `known`: with its window, centre crop, the training
-        part's own mean and deviation."""
+        """A part, read as a network was trained on the training part `known`: with its window, a centre crop, and the
+        training part's mean and standard deviation."""
         known.require(self.origin(part), str(self), part)
         centre = {"augmentation": Augmentation(self._config.data.crop), "statistics": known.statistics}
         return Corpus(self.path, part, **reading(self._config) | centre | changes)
@@ -113,7 +113,7 @@ class OwnData:
         if part not in self._parts:
             raise BadInput(f"{self._name}: has no part {part}, only {', '.join(self._parts)}")
         if part not in self._opened:
-            given = self._given.pop(part)  # nobody else holds it then
+            given = self._given.pop(part)  # so that it can be freed
             self._opened[part] = OwnPart(self._name, part, given, self._classes, self._config.training.dtype)
         return self._opened[part]
 
@@ -123,8 +123,7 @@ DataSource = Shards | OwnData
 
 
 def source_of(config: Config, code: Mapping[str, Code]) -> DataSource:
-    """Where the configuration's samples come from. The code of `data.import` is executed. Raises BadInput naming key or
-    folder."""
+    """The source of a configuration's samples. Executes code of `data.import`. Raises BadInput naming key or folder."""
     return OwnData(config, code) if config.data.import_ else Shards(config)
 
 

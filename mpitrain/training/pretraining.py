@@ -55,7 +55,7 @@ class PretrainingStep(NamedTuple):
 
 @dataclass(frozen=True)
 class PretrainingTask:
-    """What is pre-trained, with what: the initial parameters `theta` of a network, on the device and in place."""
+    """The pre-training, in place, of the initial parameters `theta` of a network, on the device."""
 
     network: Network
     corpus: Samples
@@ -66,7 +66,7 @@ class PretrainingTask:
     deadline: float = DEADLINE
 
     def minibatches(self, network: Model, layer: int) -> Iterator[tuple[Learner, Work]]:
-        """The minibatches of `options.epochs` epochs, in an order specific to the layer, with what loads them."""
+        """The minibatches of `options.epochs` epochs, in an order specific to the layer, with their learner."""
         seed = int(stream(self.seed, "pretraining", layer).integers(2**31))
         corpus, dtype = self.corpus, str(self.theta.dtype)
         learner = Learner(network, corpus, seed=seed, dtype=dtype, device=self.device, deadline=self.deadline)
@@ -77,7 +77,7 @@ class PretrainingTask:
 
 
 def layerwise(task: PretrainingTask, layer: int) -> Iterator[tuple[int, float]]:
-    """Train the network up to this layer; samples and loss of each minibatch."""
+    """Train the network up to this layer; yields samples and loss of each minibatch."""
     network, theta = task.network, task.theta
     stage, below = grown(network, layer), kept(network, layer)
     whole = layer == depth(network)
@@ -92,7 +92,7 @@ def layerwise(task: PretrainingTask, layer: int) -> Iterator[tuple[int, float]]:
 
 
 def contrastive_divergence(task: PretrainingTask, layer: int) -> Iterator[tuple[int, float]]:
-    """Train the machine of this layer; samples of each minibatch, and the squared error of their reconstruction."""
+    """Train the machine of this layer; yields samples of each minibatch, and their reconstruction's squared error."""
     network, theta, device = task.network, task.theta, task.device
     views = network.layout.views(theta)
     weights, hidden = views[f"fc{layer}.weights"], views[f"fc{layer}.bias"]

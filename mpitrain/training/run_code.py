@@ -2,9 +2,9 @@
 
 A run folder, and each of its checkpoints, keeps the user's files that the network was built of and that its data came
 from: their texts in `model/import/`, `model/loss/`, `model/metric/` and `data/import/`, their checksums in model.json
-and data.json. A run goes on, and is evaluated, with the code that it
-was trained with: the files that the configuration names as long as they are the same, and otherwise its own copies.
-What is executed on account of a run folder is said before. The folder of another user needs the caller's trust.
+and data.json. A run goes on, and is evaluated, with the code that it was trained with: the files that the configuration
+names if they are unchanged, otherwise the run's copies. The user is told which files are executed before that happens.
+The folder of another user needs the caller's trust.
 """
 
 import json
@@ -24,7 +24,7 @@ from mpitrain.training.sources import Sources
 from mpitrain.training.user_code import Code, Name
 
 NAME, DATA = "model.json", "data.json"
-GIVEN = "python:model"  # stands for a module that train was given, which no name leads to
+GIVEN = "python:model"  # stands for a module that was given to `train` in Python, and has no name
 LARGEST = 1 << 24  # bytes of a model.json
 
 
@@ -52,8 +52,8 @@ class DataRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder that names code: in the file `config`. The code that it keeps is in `kept`, a checkpoint or the run
-    folder. `trust`: execute it whoever owns it. `new_code`: take the files that it names as they are now."""
+    """A run folder whose file `config` names code. Its copies of the code are in `kept`: a checkpoint or the folder.
+    `trust`: execute the code whoever owns it. `new_code`: take the named files as they are now."""
 
     path: Path
     config: Path
@@ -63,7 +63,7 @@ class RunFolder:
 
     @classmethod
     def at(cls, run: Path, checkpoint: Path, trust: bool = False, new_code: bool = False) -> "RunFolder":
-        """That of a checkpoint."""
+        """The run folder of a checkpoint."""
         return cls(run, checkpoint / CONFIG, checkpoint, trust, new_code)
 
 
@@ -108,7 +108,7 @@ def _chosen(name: Name, run: RunFolder, sums: dict[str, str]) -> tuple[Code, str
 
 
 def _first_difference(found: Sources | None, sums: dict[str, str]) -> Path | None:
-    """The first file that is not the one with its checksum; None if all are."""
+    """The first file that does not have its checksum, or is missing or new; None if there is none."""
     if found is None:
         return None
     own = found.sums()

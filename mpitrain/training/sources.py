@@ -5,9 +5,9 @@ The modules are those that import statements name, also within functions, which 
 Python installation are not the user's own, wherever it lies.
 
 Like a script, the file imports what lies beside it by bare names. Two files may each have a `layers.py` beside them,
-and so may the user's own program. So these modules have names in `sys.modules` that no others have, and import
-statements in their code, whenever they are executed, look among these modules first; `sys.path` and the names of other
-modules stay as they are. What is executed is the text that was read, which a run folder keeps: no bytecode is used.
+and so may the user's own program. So these modules have unique names in `sys.modules`, and import statements in their
+code, whenever they are executed, look among these modules first; `sys.path` and the names of other modules stay as they
+are. What is executed is the text that was read, and that a run folder keeps: no bytecode is used.
 """
 
 import ast
@@ -29,7 +29,7 @@ import msgspec
 from mpitrain.errors import naming
 from mpitrain.files import checksum, read_text
 
-#: Modules that no file beside the user's stands in for.
+#: Modules that a file of the same name beside the user's does not replace.
 OTHERS = {*sys.stdlib_module_names, __name__.partition(".")[0]}
 #: Folders of installed modules, and files that mark the folder of a Python installation.
 INSTALLED, MARKERS = {"site-packages", "dist-packages"}, ("pyvenv.cfg", "conda-meta")
@@ -61,7 +61,7 @@ class Sources(msgspec.Struct, frozen=True):
 
 
 def read(folder: Path, first: str) -> Sources:
-    """A file and what its import statements, and theirs, name in its folder. Raises BadInput naming a file."""
+    """A file and the modules in its folder that it imports, directly or not. Raises BadInput naming a file."""
     texts, pending = dict[str, str](), [first, *_files(folder, first.split("/")[:-1])]
     while pending:
         name = pending.pop()
@@ -84,7 +84,7 @@ def _named(name: str, source: str) -> Iterator[list[str]]:
         with warnings.catch_warnings(action="ignore"):
             nodes = list(ast.walk(ast.parse(source)))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return  # which is said when the file is executed
+        return  # the error is reported when the file is executed
     for node in nodes:
         if isinstance(node, ast.Import):
             yield from (alias.name.split(".") for alias in node.names if _may_be_own(alias.name))

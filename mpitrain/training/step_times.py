@@ -1,4 +1,4 @@
-"""What can compute a network, and how long each takes for a step: for `"auto"` of `model.backend` and `run.matmul`.
+"""The ways to compute a network and their times for a step: for `"auto"` of `model.backend` and `run.matmul`.
 
 Times are kept in the user's cache folder, in a file for each network, processor and versions.
 """
@@ -30,9 +30,9 @@ from mpitrain.training.inputs import network_of
 from mpitrain.training.run_code import sums
 from mpitrain.training.user_code import Code
 
-SECONDS, ROUNDS = 2.0, 9  # of all steps together, and how often each is timed, at most
-SHARE = 16  # the first steps, which tell how many samples there is time for, take this part of a minibatch
-NEARLY = 1.02  # times the shortest: what takes no longer is as good
+SECONDS, ROUNDS = 2.0, 9  # for all steps together, and how often each is timed, at most
+SHARE = 16  # the first steps, from which the time for more samples follows, take a minibatch divided by this
+NEARLY = 1.02  # a time of up to this times the shortest counts as equally good
 
 Step = Callable[[int], object]  #: a step on so many samples
 
@@ -61,21 +61,20 @@ class StepTimes(msgspec.Struct, frozen=True):
 
     @property
     def fastest(self) -> int:
-        """The first way that takes nearly as short as any."""
+        """The index of the first way that takes nearly the shortest time."""
         return next(number for number, each in enumerate(self.seconds) if each <= NEARLY * min(self.seconds))
 
 
 def ways(config: Config) -> list[Way]:
-    """The ways among which the configuration leaves the choice, first what needs least. In float64 nothing is
-    multiplied in bf16."""
+    """The ways among which the configuration leaves the choice, the simplest first; in float64 without bf16."""
     backends = ("numpy", "torch") if config.model.backend == "auto" else (config.model.backend,)
     auto, in_bf16 = config.run.matmul == "auto", "torch" in backends and config.training.dtype == "float32"
     plain = [Way(each, "float32" if auto else config.run.matmul) for each in backends]
-    return plain + [Way("torch", "bf16")] * (auto and in_bf16)
+    return [*plain, Way("torch", "bf16")] if auto and in_bf16 else plain
 
 
 def slowest(found: Sequence[StepTimes]) -> StepTimes:
-    """What a step takes on the slowest of some ranks."""
+    """The times of steps by each way on the slowest of some ranks."""
     return replace(found[0], seconds=np.max([each.seconds for each in found], axis=0).tolist())
 
 
@@ -108,12 +107,11 @@ def steps(
 def timed(
     of: str, all_steps: Sequence[Step], samples: int, clock: Callable[[], float] = time.perf_counter
 ) -> StepTimes:
-    """What steps on this many samples take: the shortest times of several turns, which other programs have disturbed
-    least.
+    """The times of steps on this many samples: the shortest of several turns, as least disturbed by other programs.
 
-    Where there is no time for that many samples, steps on a few of them and on more are timed, and a line through both
-    times tells. The second number is at least twice the first, even if the time is used up: much of a step may take
-    equally long for any number of samples.
+    If there is no time for that many samples, steps on a few of them and on more are timed, and the line through both
+    times is extrapolated. The second number is at least twice the first, even if the time is used up, since much of a
+    step may take equally long for any number of samples.
     """
     began, few = clock(), max(1, samples // SHARE)
 
@@ -139,8 +137,8 @@ def timed(
 
 
 def key_of(config: Config, of: Sequence[Way], code: Mapping[str, Code], *seen: object) -> str:
-    """What times depend on: the network, and what it has `seen`, such as the form of samples and the number of threads;
-    processor and versions. "" for a network of code that nothing identifies, whose times are not kept."""
+    """What times depend on: the network, processor and versions, and what else is `seen`, such as the form of samples
+    and the number of threads. "" for a network of code that nothing identifies, whose times are not kept."""
     own = sums({key: each for key, each in code.items() if key.startswith("model.")})
     if config.model.import_ and not (own.get("model.import") and all(own.values())):
         return ""
@@ -150,7 +148,7 @@ def key_of(config: Config, of: Sequence[Way], code: Mapping[str, Code], *seen: o
 
 
 def path_of(of: str) -> Path:
-    """The file of what is timed."""
+    """The file with the times for a key of `key_of`."""
     return users_cache("mpitrain") / "steps" / f"{checksum(of)}.json"
 
 

@@ -67,10 +67,10 @@ class Code(msgspec.Struct, frozen=True):
 
 
 def specs_of(config: Config) -> dict[str, str]:
-    """What the configuration names of the user's own network and data, by key."""
+    """The names of the user's own functions in the configuration, by key."""
     model, data = config.model, config.data
-    told = {"model.import": model.import_, "model.loss": model.loss, "model.metric": model.metric}
-    return {key: spec for key, spec in (told | {"data.import": data.import_}).items() if spec}
+    specs = {"model.import": model.import_, "model.loss": model.loss, "model.metric": model.metric}
+    return {key: spec for key, spec in (specs | {"data.import": data.import_}).items() if spec}
 
 
 def parse(key: str, spec: str) -> Name:
@@ -82,7 +82,7 @@ def parse(key: str, spec: str) -> Name:
 
 
 def read(name: Name) -> Code:
-    """The code that is there now. Raises BadInput naming the key."""
+    """The code that a name means now, read and not executed. Raises BadInput naming the key."""
     path = Path(name.source)
     try:
         return Code(name, sources.read(path.parent, path.name) if name.is_file else _own(name.source))
@@ -91,7 +91,7 @@ def read(name: Name) -> Code:
 
 
 def place(code: Code) -> Path | str:
-    """The file that is executed for it, or the name of a module that is not found."""
+    """The file that is executed for some code, or the name of a module that is not found."""
     if code.name.is_file and code.sources is not None:
         return code.sources.path
     found = _located(code.name.source)

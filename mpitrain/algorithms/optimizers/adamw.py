@@ -31,7 +31,7 @@ class Factors(NamedTuple):
 
 
 def factors(eta: float, t: int, beta1: float, beta2: float, epsilon: float, decay: float) -> Factors:
-    """The factors of the step after t others. The decay λ is 0 or at least 10⁻⁹, so that its inverse is a float32."""
+    """The factors of step t, counted from 0. The decay λ is 0 or at least 10⁻⁹, so that its inverse is a float32."""
     correct_m, correct_v = 1.0 - beta1 ** (t + 1), sqrt(1.0 - beta2 ** (t + 1))
     scale = 1.0 / (decay * correct_m) if decay else -eta / correct_m
     return Factors(beta1, 1.0 - beta1, beta2, 1.0 - beta2, 1.0 / correct_v, epsilon, scale, -eta * decay)
@@ -73,7 +73,7 @@ def adamw(
     epsilon: float,
     decay: float,
 ) -> None:
-    """The step after t others; x is θ."""
+    """Step t, counted from 0; x is θ."""
     moments_and_increment(x, m, v, g, scratch, factors(eta, t, beta1, beta2, epsilon, decay))
     np.add(x, scratch, out=x)
 

@@ -31,7 +31,7 @@ class Descent:
         return self.optimizer.increment(self.x[part], g, self._of(part), self._scratch[: len(g)], lr=lr, t=t)
 
     def look(self, part: slice | None = None) -> None:
-        """Update `at` after x and the buffers were changed by others."""
+        """Update `at` after other code has changed x or the buffers."""
         part = slice(0, self.x.size) if part is None else part
         if self.optimizer.looks_ahead:
             self.optimizer.at(self.x[part], self._of(part), self.at[part])

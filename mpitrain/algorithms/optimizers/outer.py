@@ -1,6 +1,6 @@
 """Outer optimizers: how Θ follows the mean of ranks that have trained by themselves from a common start.
 
-Δ is the difference between the ranks' mean and their start, v the momentum, in the units of Δ; BMUF's v is ζ times it.
+Δ is the difference between the ranks' mean and their start; v is the momentum in units of Δ (BMUF's v is ζ times ours).
 """
 
 from typing import Literal
@@ -43,7 +43,7 @@ class OuterMomentum:
         # v ← μv + Δ/unit
         np.multiply(v, mu, out=v)
         if unit == 0.0:
-            # Θ ← Θ + ζΔ, which is what remains of it: Δ is none, or of the steps before the learning rate fell to 0
+            # Θ ← Θ + ζΔ without momentum: Δ is 0, or comes from steps before the learning rate fell to 0
             np.multiply(mean, self._rate, out=scratch)
             np.add(theta, scratch, out=theta)
             return

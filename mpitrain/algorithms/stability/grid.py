@@ -15,16 +15,16 @@ SUFFIXES = (".csv", ".png")
 
 
 class Grid(NamedTuple):
-    """`names` of the three: `eta` [n], `row` [n] (ρ or β) and `value` [n, n], which is indexed by (row, η)."""
+    """`value` [n, n] at each (row, η), where `row` [n] is ρ or β, and `eta` [n]; `names`: of eta, row and value."""
 
     names: tuple[str, str, str]
     eta: Array
     row: Array
     value: Array
 
-    def point(self, place: Any) -> dict[str, float]:
-        """The numbers at a place of the flattened values, by name."""
-        row, column = np.unravel_index(place, self.value.shape)
+    def point(self, index: Any) -> dict[str, float]:
+        """The three numbers at an index of the flattened values, by name."""
+        row, column = np.unravel_index(index, self.value.shape)
         numbers = (self.eta[column], self.row[row], self.value[row, column])
         return {name: float(number) for name, number in zip(self.names, numbers, strict=True)}
 
@@ -69,7 +69,7 @@ def write(path: Path, grid: Grid, method: str, workers: int) -> None:
 
 
 def _draw_radius(figure: Any, grid: Grid, method: str, workers: int) -> None:
-    """In blue where a round contracts and red where it diverges, with a black line between."""
+    """Draw in blue where a round contracts, in red where it diverges, and a black line between."""
     from matplotlib.colors import TwoSlopeNorm
 
     lowest, highest = grid.value.min(), grid.value.max()
@@ -89,7 +89,7 @@ def _draw_radius(figure: Any, grid: Grid, method: str, workers: int) -> None:
 
 
 def _draw_variance(figure: Any, grid: Grid, method: str, workers: int) -> None:
-    """With contour lines, unstable settings in grey."""
+    """Draw with contour lines, and unstable settings in grey."""
     from matplotlib.colors import LogNorm
 
     axes, value = figure.add_subplot(facecolor="lightgrey"), np.ma.masked_invalid(grid.value)

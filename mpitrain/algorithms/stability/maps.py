@@ -110,8 +110,8 @@ def spectral_radius(method: Map, workers: int, eta: Array, strength: Array) -> A
 
 
 def centre_trajectory(method: Map, workers: int, eta: float, strength: float, ticks: int) -> list[float]:
-    """x̃ at global times 0 … ticks from the paper's start: λ = 0 or v = 0, every xⁱ = x̃ = 1000. Ends early
-    where it overflows."""
+    """x̃ at global times 0 … ticks from the paper's start: λ = 0 or v = 0, every xⁱ = x̃ = 1000. The list
+    ends early if a number overflows."""
     G = turn(method, workers, np.float64(eta), np.float64(strength))
     state = np.full(len(G), 1000.0)
     if len(G) == 2 * workers + 1:

@@ -9,7 +9,7 @@ their own, since the centre reacts to the mean alone. The noise of the mean's gr
 
     v̄ ← δv̄ − η(x̄ + δv̄) − ηξ̄;   x̄ ← x̄ + v̄ − α(x̄ − x̃);   x̃ ← (1 − β)x̃ + βx̄,   β = pα
 
-With δ = 0 and eliminated v̄ that is the 2 × 2 map [[1 − η − α, α], [β, 1 − β]] of (x̄, x̃) with Q = diag(η²/p, 0).
+With δ = 0 and v̄ eliminated, this is the 2 × 2 map [[1 − η − α, α], [β, 1 − β]] of (x̄, x̃) with Q = diag(η²/p, 0).
 Round-robin: a turn (`maps.turn`) is the same map for every worker, so Σ is that at the end of a turn.
 """
 
@@ -20,7 +20,7 @@ import numpy as np
 from mpitrain.algorithms.stability import maps
 from mpitrain.flat import Array
 
-DOUBLINGS = 60  # as many steps forget every start of a map that is stable in double precision
+DOUBLINGS = 60  # 2⁶⁰ steps: a map that is stable in double precision has forgotten its start
 
 
 class Variances(NamedTuple):
@@ -45,7 +45,7 @@ def stationary(M: Array, Q: Array) -> Array:
 
 
 def single(eta: float, momentum: float = 0.0) -> float:
-    """The variance of x under SGD, with `momentum` under Nesterov's, by itself: η/(2 − η) without momentum."""
+    """The variance of x under SGD on one rank, with Nesterov's `momentum`; η/(2 − η) without momentum."""
     keep = momentum * (1 - eta)
     M, noise = np.array([[keep, -eta], [keep, 1 - eta]]), np.array([-eta, -eta])
     return float(stationary(M, np.outer(noise, noise))[1, 1])

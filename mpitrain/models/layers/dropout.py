@@ -42,7 +42,7 @@ class Dropout(Layer):
     def __init__(self, options: DropoutOptions) -> None:
         super().__init__(options)
         self.rate = options.rate
-        #: What the units are multiplied by that are kept in training, and all units in evaluation.
+        #: The factors of the units that are kept in training, and of all units in evaluation.
         self.kept, self.evaluated = (1 / (1 - self.rate), 1.0) if options.scaled == "training" else (1.0, 1 - self.rate)
 
     def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:

@@ -14,8 +14,8 @@ from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.models.model import Consumer, Ready
 from mpitrain.models.torch.place import HOST, CpuPlace
 
-#: Least elements of a part that is reported, so that biases and scales are not messages of their own, and of a
-#: parameter whose gradient is looked after at once: a hook costs more than the copy of a small one.
+#: The least elements of a part that is reported, so that biases and scales are not messages of their own; and of a
+#: parameter with a hook, which costs more than the copy of a small gradient.
 PART = 1 << 15
 
 Named = tuple[str, torch.nn.Parameter]
@@ -76,7 +76,7 @@ class Binding:
                 p.grad = None
 
     def _report(self, all_final: bool = False) -> None:
-        """Report the parts whose turn it is; a parameter that has no gradient when `all_final` is not used."""
+        """Report the parts whose turn it is. With `all_final`, a parameter without a gradient is not used."""
         while self._next < len(self._parts):
             part, inside = self._parts[self._next]
             if not all_final and any(self._parameters[n].grad is None for piece in inside for n in piece.numbers):
@@ -92,7 +92,7 @@ class Binding:
                 self._on_ready(part)
 
     def _hand_over(self, piece: ParameterGroup, consumer: Consumer) -> None:
-        """Give a large gradient as it is, if that is one stretch of memory, and others in the vector."""
+        """Give the consumer a large gradient in its own memory, if that is contiguous; others in the vector."""
         first = piece.numbers[0]
         gradient = self._parameters[first].grad if piece.large else None
         if gradient is None or not gradient.is_contiguous():
@@ -103,7 +103,7 @@ class Binding:
         return consumer.use(piece.place, self._place.array(gradient.view(-1)))
 
     def _write(self, piece: ParameterGroup) -> None:
-        """Copy gradients to their places."""
+        """Copy gradients to their places in the vector."""
         places, gradients = [], []
         for number in piece.numbers:
             p, place = self._parameters[number], self._places[number]
@@ -117,7 +117,7 @@ class Binding:
             torch._foreach_copy_(places, gradients)
 
     def _decay(self, number: int, gradient: torch.Tensor, out: torch.Tensor) -> bool:
-        """out ← gradient + l2·w, if l2 applies to the parameter; whether it does."""
+        """out ← gradient + l2·w, if l2 applies to the parameter; returns whether it does."""
         if not (self._l2 and (self._l2_biases or self.layout.parameters[number].decay)):
             return False
         torch.add(gradient, self._parameters[number].detach(), alpha=self._l2, out=out)

@@ -152,8 +152,8 @@ def in_pairs(model: Examined) -> set[bool]:
 def may_step_early(model: Examined) -> bool:
     """Whether parameters may change as soon as their gradient is final, while the backward pass goes on.
 
-    Tried out: were they still read, NaN in their place would reach the gradients of others. So it does where a layer
-    uses a detached parameter, for example.
+    It is tried: each part becomes NaN once its gradient is final. If it is still read, as where a layer uses a detached
+    parameter, the gradients of other parameters become NaN.
     """
     batch, vector = two_samples(model), model.place.put(model.current())
     plain, poisoned = np.empty_like(vector), np.empty_like(vector)
@@ -168,7 +168,7 @@ def may_step_early(model: Examined) -> bool:
 
 
 def two_samples(model: Examined) -> Batch:
-    """Two samples that are drawn, in the module's dtype."""
+    """Two random samples, in the module's dtype."""
     return Batch(*map(model.place.put, model.form.drawn(2, model.dtype, model.classes, stream(0, "examination"))))
 
 

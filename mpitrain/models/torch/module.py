@@ -272,8 +272,8 @@ def standalone(model: Model, parameters: Array) -> torch.nn.Module:
 
 
 def _with_gradients(norm: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The inputs of a group normalisation `with_gradient`; None where they need not be changed. What `torch.compile`
-    makes of it does not crash."""
+    """The inputs of a group normalisation `with_gradient`; None where they need not be changed. Code of
+    `torch.compile` does not crash, and is left as it is."""
     if all(getattr(x, "requires_grad", True) for x in inputs) or torch.compiler.is_compiling():
         return None
     if not torch.is_grad_enabled() or not any(p.requires_grad for p in norm.parameters()):
@@ -282,7 +282,7 @@ def _with_gradients(norm: torch.nn.Module, inputs: tuple[Any, ...]) -> tuple[Any
 
 
 def _of_each(outputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """Mean cross-entropy of all targets [n, …] of outputs [n, …, classes], as tokens have them."""
+    """Mean cross-entropy over all targets [n, …] of outputs [n, …, classes], as in models of tokens."""
     return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
 
 

@@ -1,4 +1,4 @@
-"""PyTorch is loaded by who needs it: it takes seconds, and need not be installed."""
+"""Loading PyTorch only where it is needed: it takes seconds, and need not be installed."""
 
 import ctypes
 import importlib
@@ -31,7 +31,7 @@ def without_cuda(key: str) -> str:
 
 
 def limit_threads(count: int) -> None:
-    """Let PyTorch compute with this many threads, if it is loaded: it heeds no limit set before that."""
+    """Let PyTorch compute with this many threads, if it is loaded: it ignores a limit that was set before."""
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(count)
 

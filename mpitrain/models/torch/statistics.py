@@ -17,7 +17,7 @@ from mpitrain.flat import Array, on_host
 
 
 class Statistics:
-    """Those of every layer of `module` that normalises by the minibatch while the module trains.
+    """The statistics of every layer of `module` that normalises by the minibatch while the module trains.
 
     `forward` computes the module's outputs. A layer that its module holds in evaluation mode is left as it is.
     """
@@ -60,11 +60,11 @@ class Statistics:
                 norm.eval()
 
     def belong_to(self, parameters: Array) -> None:
-        """Say that what is measured, or was restored, are the statistics of these parameters."""
+        """Note that the statistics that were measured or restored are those of these parameters."""
         self._digest = _digest(parameters)
 
     def are_of(self, parameters: Array) -> bool:
-        """Whether they are."""
+        """Whether the statistics are those of these parameters."""
         return not self._norms or self._digest == _digest(parameters)
 
 

@@ -37,7 +37,7 @@ def run(session: Session) -> None:
 
 
 class HybridStepper(Together):
-    """One rank's part of the network, and one update after another.
+    """Trains one rank's part of the network.
 
     After a step `wanted` says whether the master wants whole vectors, `stopping` whether some rank was told to stop;
     both are the same on all ranks.
@@ -69,13 +69,13 @@ class HybridStepper(Together):
         self.wanted = False
 
     def attend(self) -> None:
-        """What is due, on whole vectors where the master wants them."""
+        """Do what is due after a step, with whole vectors if the master wants them."""
         if self.wanted:
             self.whole.gather()
         self.session.monitor.turn(self, parameters=self.wanted)
 
     def step(self, work: Work) -> float:
-        """One update; the minibatch's mean loss."""
+        """Make one update; returns the minibatch's mean loss."""
         session = self.session
         wanted = session.transport.rank == session.members[0] and session.monitor.wants_parameters(work.count)
         share = work.share(self.part, self.parts)

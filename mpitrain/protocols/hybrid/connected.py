@@ -1,4 +1,4 @@
-"""The rounds of a minibatch through the fully connected layers, of which this rank has a share of the units."""
+"""The rounds of a minibatch through the fully connected layers; this rank has a share of each layer's units."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -68,7 +68,7 @@ class Connected:
             self._transfers.wait(transfer)
             if each is not order[-1]:
                 coming = self._exchange.start_activations(order[each.number + 1], activations, first)
-            if each.number > 1:  # it left the buffer that this round needs
+            if each.number > 1:  # that round's gradients leave the buffer that this one needs
                 self._transfers.wait(returning[each.number - 2])
             loss += self._forward(each, x, targets)
             returning.append(self._backward(each, own, first, len(targets), each is order[-1]))
@@ -79,7 +79,7 @@ class Connected:
         return loss, own
 
     def _forward(self, each: FullyConnectedRound, x: Array, targets: Array) -> float:
-        """x [n, width] to outputs, and these to their gradient in `_dy`; this rank's term of the summed loss."""
+        """Compute the outputs of x [n, width] and their gradient `_dy`; returns this rank's term of the summed loss."""
         x, ranges = x.T[self._stages[0].inputs], [slice(piece.start, piece.stop) for piece in each.pieces]
         for stage, following in zip_longest(self._stages, self._stages[1:]):
             gathers = following is not None and not following.restricted
@@ -99,7 +99,7 @@ class Connected:
         return self._loss.split_loss_and_gradient(x, examples, scale, own, self._exchange.reduce, self._workspace)
 
     def _backward(self, each: FullyConnectedRound, own: Array, first: int, count: int, last: bool) -> Transfer | None:
-        """Gradients and updates of a round; the transfer of the activations' gradients into `own`.
+        """Gradients and updates of a round; returns the transfer of the activations' gradients into `own`.
 
         A layer's input gradient is computed first, so that it travels while the weight gradient is.
         """
@@ -132,7 +132,7 @@ class Connected:
         return transfer
 
     def _to_means(self, order: tuple[FullyConnectedRound, ...], own: Array, first: int, count: int) -> None:
-        """From gradients of each round's mean loss to gradients of the minibatch's."""
+        """Scale the gradients of each round's mean loss to gradients of the minibatch's mean loss, in place."""
         for each in order:
             rows = self._exchange.rows_of(each, own, first)
             np.multiply(rows, each.examples / count, out=rows)

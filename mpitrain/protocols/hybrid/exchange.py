@@ -22,7 +22,7 @@ KINDS = (ACTIVATIONS, ACTIVATION_GRADIENTS, UNITS, UNIT_GRADIENTS, CONV_GRADIENT
 
 
 class ActivationExchange:
-    """The messages of the fully connected layers. Alone, a rank sends none and all arrays are its own."""
+    """The messages of the fully connected layers. With one rank there are none, and all arrays are its own."""
 
     def __init__(self, transfers: Transfers, width: int, workspace: Workspace) -> None:
         self.transfers, self._transport = transfers, transfers.transport
@@ -30,14 +30,15 @@ class ActivationExchange:
         self._width, self._workspace = width, workspace
 
     def start_targets(self, own: Array, count: int) -> tuple[Transfer | None, Array]:
-        """The targets [count] of the whole minibatch from every rank's own."""
+        """Start gathering the targets [count] of the whole minibatch from every rank's own; returns them, too."""
         if self._parts == 1:
             return None, own
         out = self._workspace.array("targets", (count,), own.dtype)
         return self.transfers.start(OTHER, self._transport.start_gather, own, out, counts_of(count, self._parts)), out
 
     def start_activations(self, each: FullyConnectedRound, own: Array, first: int) -> tuple[Transfer | None, Array]:
-        """A round's activations [n, width], of which `own`, this rank's from example `first` on, are a part.
+        """Start gathering a round's activations [n, width]; returns them, too. `own` are this rank's, from
+        example `first` on.
 
         There are two buffers in turn: a round's activations stay until the round after the next one starts.
         """
@@ -90,7 +91,7 @@ class ActivationExchange:
         return self._workspace.array(f"terms{each.number % 2}", (each.examples, self._width), dtype)
 
     def rows_of(self, each: FullyConnectedRound, own: Array, first: int) -> Array:
-        """Of this rank's rows, from example `first` on, those of a round."""
+        """The rows of a round among this rank's rows `own`, whose first is that of example `first`."""
         piece = each.piece_of(self._part)
         return own[piece.start - first : piece.stop - first] if piece else own[:0]
 
@@ -103,10 +104,10 @@ class ActivationExchange:
 
 
 class Synchroniser:
-    """Sums gradients that all ranks have terms of, part by part in the order of `start`, while others are computed.
+    """Sums gradients over the ranks, part by part in the order of `start`, while other parts are computed.
 
-    Each rank sums 1/K of a part and hands that to all (Krizhevsky 2014, §4.1). The second step starts when a rank
-    notices the end of its first, at another time on each, so it has a transport of its own to keep the order.
+    Each rank sums 1/K of a part, then hands its sum to all (Krizhevsky 2014, §4.1). A rank starts the second step when
+    it notices that the first has ended, at a different time on each rank; a duplicate transport keeps these in order.
     """
 
     def __init__(self, transfers: Transfers, gradient: Array, pieces: Sequence[slice]) -> None:
@@ -117,21 +118,21 @@ class Synchroniser:
         self._own = {piece.start: np.empty_like(gradient[: self._counts(piece)[transport.rank]]) for piece in pieces}
 
     def start(self, part: slice) -> None:
-        """The rank's term of this part is final."""
+        """Start summing a part, of which this rank's term is final."""
         start, own = self._transport.start_reduce_scatter, self._own[part.start]
         transfer = self._transfers.start(CONV_GRADIENTS, start, self._gradient[part], own, self._counts(part))
         self._summing.append((transfer, part))
         self.advance()
 
     def advance(self, done: Callable[[slice], None] | None = None) -> None:
-        """Start what can be started; `done` is called with the parts that are summed on every rank."""
+        """Start the second step of parts whose first has ended; call `done` with parts that are summed everywhere."""
         while self._summing and self._summing[0][0].done:
             self._hand_out(self._summing.popleft()[1])
         while done and self._handing and self._handing[0][0].done:
             done(self._handing.popleft()[1])
 
     def finish(self, done: Callable[[slice], None]) -> None:
-        """Wait for the rest."""
+        """Wait until all parts are summed, and call `done` with each."""
         while self._summing:
             self._transfers.wait(self._summing[0][0])
             self.advance()
@@ -149,6 +150,6 @@ class Synchroniser:
 
 
 def counts_of(size: int, parts: int) -> list[int]:
-    """How many elements of so many are those of each part."""
+    """How many of `size` elements belong to each of `parts` parts."""
     shares = (share(size, part, parts) for part in range(parts))
     return [each.stop - each.start for each in shares]

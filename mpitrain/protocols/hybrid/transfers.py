@@ -1,4 +1,5 @@
-"""Nonblocking operations under way: pushing them on while the rank computes, and how much of their time that hid.
+"""Nonblocking operations in progress: calling MPI for them while the rank computes, and how much of their time that
+hid.
 
 MPI moves a message mostly when it is called. Of the two remedies, a call every few milliseconds of computing and a
 thread that calls, the first is used: benchmarks/hybrid/progress.py measures both.
@@ -11,7 +12,7 @@ from typing import Any
 
 from mpitrain.mpi import Transport
 
-OTHER = "other"  # the kind of small ones: targets, losses, sums of squares
+OTHER = "other"  # the kind of small transfers: targets, losses, sums of squares
 
 
 @dataclass(eq=False)
@@ -24,7 +25,7 @@ class Transfer:
 
 
 class Transfers:
-    """The operations of one rank, and what they took.
+    """The operations of one rank, their bytes and their time.
 
     `received`: payload bytes by kind. `seconds`: time in which any operation was under way; `waited`: time in which the
     rank did nothing but wait for one. Their difference was hidden behind computing. An operation that ended between two
@@ -51,14 +52,14 @@ class Transfers:
         return transfer
 
     def progress(self) -> None:
-        """Push on what is under way."""
+        """Let the operations in progress advance."""
         for transfer in tuple(self._open):
             if transfer.request.Test():
                 self._close(transfer)
 
     @property
     def push(self) -> Callable[[], None] | None:
-        """`progress`, or None where nothing is under way and a product need not be cut into blocks."""
+        """`progress`, or None if nothing is in progress, so that a matrix product need not be cut into blocks."""
         return self.progress if self._open else None
 
     def wait(self, transfer: Transfer | None) -> None:

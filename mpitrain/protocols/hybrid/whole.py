@@ -1,4 +1,4 @@
-"""Whole vectors out of every rank's part: for evaluation, checkpoints and the hash, on the master."""
+"""Whole vectors on the master, assembled from every rank's part: for evaluation, checkpoints and the hash."""
 
 import numpy as np
 
@@ -9,9 +9,9 @@ from mpitrain.training.context import Session
 
 
 class WholeVectors:
-    """Cuts this rank's part out of the state's whole vectors, and puts the parts together again on the master.
+    """Cuts this rank's part out of the state's whole vectors, and assembles the parts again on the master.
 
-    The other ranks let their whole vectors go. `theta` and `velocity` are the rank's own.
+    The other ranks free their whole vectors. `theta` and `velocity` are those of the rank's part.
     """
 
     def __init__(self, session: Session, partition: Partition) -> None:

@@ -1,10 +1,9 @@
 """Peers without a master that exchange single gradient elements (Strom, Interspeech 2015, §2.6).
 
 Per minibatch every rank: applies the messages that have come; computes a gradient; adds it to its residual; takes out
-what exceeds the threshold, sends it to all peers and applies it to its own replica. With τ > 1 it is the change of so
-many local steps that goes into the residual; what else a turn may put there stands in `peer`. `synchronous` ranks
-wait for each other's message of every round; since integer steps commute, that alone makes the order of application
-irrelevant.
+what exceeds the threshold, sends it to all peers and applies it to its own replica. With τ > 1 the change by τ local
+steps goes into the residual instead; `peer` has all forms of a turn. `synchronous` ranks wait for each other's message
+of every round. They need not apply the messages in one order, since integer steps commute.
 
 The first member keeps the records, evaluates, and says when a stage with more ranks begins. All of them come together
 only in a `meeting`: to stop, to save a checkpoint, and at the end.

@@ -11,8 +11,8 @@ from mpitrain.mpi.waiting import Whom
 from mpitrain.protocols.peers.mail import Inbox, Outbox
 from mpitrain.protocols.peers.replica import TRAILER, Replica
 
-#: Messages of a peer that wait here where a round's are applied by rank: that of the round, and that of the next one.
-#: Less room would be filled by peers that are ahead, and keep out the message that is waited for.
+#: How many messages of a peer are held if messages are applied round by round: that of this round and that of the next.
+#: With less room, messages of peers that are ahead would keep out the one that is waited for.
 AHEAD = 2
 
 
@@ -20,7 +20,7 @@ class Deltas:
     """Sends own entries to the other members of `replica`, and applies theirs.
 
     `window` is the most messages in transit to a peer, `patience` how many vectors may go by unsent while a window is
-    full. `at_once`: messages are applied when they come, else when asked for.
+    full. `at_once`: messages are applied as they come; otherwise in `take_round`.
     """
 
     def __init__(self, transport: Transport, replica: Replica, window: int, patience: int, at_once: bool) -> None:
@@ -31,13 +31,13 @@ class Deltas:
         room = window if at_once else max(window, AHEAD)
         self.inbox = Inbox(transport, Tag.DELTA, self.peers, room * len(self.peers), most)
         self._most_unsent = self._may_go_unsent = patience
-        self.computing = False  # then a rank that is lost is heard of later, and the residual has a gradient whole
+        self.computing = False  # if true, `collect` reports no lost rank: a gradient goes into the residual whole
         self.round_requests = False  # whether a message of this round, or its sender, asks for a meeting
 
     # ---- out
 
     def may_send(self) -> bool:
-        """Whether the next message may be sent: with a full window it waits only when patience is at its end."""
+        """Whether the next message may be sent now. With a full window this waits only once `patience` is used up."""
         if self.outbox.awaited() and self._may_go_unsent == 0:
             self.await_window()
         now = not self.outbox.awaited()
@@ -46,12 +46,11 @@ class Deltas:
 
     def await_window(self) -> None:
         """Receive until the next message may be sent. Raises Overdue naming the peers that do not take theirs."""
-        outbox = self.outbox
-        self.until(lambda: not outbox.awaited(), "it to take messages", outbox.last_awaited, any_sign=False)
+        self.until(lambda: not self.outbox.awaited(), "it to take messages", self.outbox.last_awaited, any_sign=False)
 
     def send(self, entries: Entries, step: int, threshold: float, calls: bool = False, turns: int = 0) -> int:
-        """Apply own entries and send them to every peer; the bytes of the message. The window must not be full.
-        `turns`: how many this rank has done."""
+        """Apply own entries and send them to every peer; returns the bytes of the message. The window must not be full.
+        `turns`: how many turns this rank has done; `calls`: it calls for a meeting."""
         self.replica.apply_own(entries, step)
         message = self.replica.write(entries, step, threshold, calls, self.outbox.buffer, turns)
         self.outbox.send(message)
@@ -105,7 +104,7 @@ class Deltas:
         self.until(self.all_taken, what, whom)
 
     def all_taken(self) -> bool:
-        """Whether it is."""
+        """Whether peers have taken all that this rank has sent."""
         return not self.outbox.on_their_way()
 
     def settle(self, what: str) -> None:

@@ -1,5 +1,5 @@
-"""After the loss of a peer: one replica gets whatever the ranks that are left have sent, and of each lost one as much
-as any of them has applied; then it is everybody's."""
+"""After the loss of a peer: one replica gets all messages of the ranks that are left, and of each lost rank as many as
+any of them has applied; all ranks then continue with this replica."""
 
 import msgspec
 import numpy as np
@@ -23,11 +23,11 @@ class Applied(msgspec.Struct, frozen=True):
 
 
 def even_out(loop: Meetings, transport: Transport, lost: list[int]) -> bool:
-    """Bring one replica up to date, and its queue to what nobody has done; whether this rank has it. `transport` are
-    the members that are not `lost`, in order. Collective.
+    """Bring one replica up to date, and the queue to the samples that nobody has trained on; returns whether this rank
+    has that replica. `transport` connects the members that are not `lost`, in order. Collective.
 
-    A lost rank has done the turns of which the messages tell that this replica has; the others, of which its residual
-    may have had something, are done again. Raises WireError for a message that cannot be repeated.
+    The newest message of a lost rank in this replica tells how many turns that rank has done. Its later turns, which
+    may have been in its residual only, are done again. Raises WireError for a message that cannot be repeated.
     """
     peer, exchange = loop.peer, loop.exchange
     left = [member for member in peer.members if member not in lost]
@@ -57,5 +57,5 @@ def _apply_what_came(exchange: DeltaExchange) -> None:
         try:
             while exchange.take_from(peer):
                 pass
-        except RankLost:  # half of a message
+        except RankLost:  # only a part of a message came
             continue

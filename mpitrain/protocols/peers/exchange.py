@@ -1,4 +1,4 @@
-"""A peer's conversation: messages sent, what comes in applied, and every wait a receiving one."""
+"""What a peer sends and receives: it applies deltas as they come, and goes on receiving in every wait."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from mpitrain.training.context import Session
 
 
 class DeltaExchange(Deltas):
-    """Of one rank of a training: what peers tell each other beside the deltas, too."""
+    """The deltas of a training's session, and the other messages between peers."""
 
     def __init__(self, session: Session, wire: WireForm, at_once: bool) -> None:
         options, state = SparseDelta.of(session.config.algorithm), session.state
@@ -24,17 +24,17 @@ class DeltaExchange(Deltas):
         self.tally = Tally(session.counters, state.theta.size, state.theta.itemsize)
         self._figures = session.figures
         self._told: list[tuple[Any, bytes]] = []
-        self.reached = 0  # the round that the master has told of
+        self.reached = 0  # the round at which the master is, by its messages
         self.meeting, self.requested = 0, -1  # numbers: of the next meeting, of the last one that was asked for
         self.there: dict[int, int] = {}  # the meeting to which each peer has come
 
     def tell(self, to: list[int], message: FromPeer) -> None:
-        """Send a message beside the deltas."""
+        """Send a message that is no delta."""
         told = pack(message)
         self._told += [(self.transport.send_matched(peer, TO_PEER.tag, told), told) for peer in to]
 
     def told(self) -> bool:
-        """Whether all that was told has been taken."""
+        """Whether all messages of `tell` have been taken."""
         self._told = [sent for sent in self._told if not sent[0].Test()]
         return not self._told
 
@@ -44,11 +44,11 @@ class DeltaExchange(Deltas):
     def receive(self) -> bool:
         found = super().receive()
         while self.peers and (arrived := TO_PEER.poll(self.transport)) is not None:
-            self._heed(arrived[0], arrived[1].message)
+            self._handle(arrived[0], arrived[1].message)
             found = True
         return found
 
-    def _heed(self, sender: int, message: FromPeer) -> None:
+    def _handle(self, sender: int, message: FromPeer) -> None:
         match message:
             case Given(amounts):
                 self._figures.add(sender, amounts)
@@ -65,7 +65,7 @@ class DeltaExchange(Deltas):
 
 
 class Tally:
-    """The master's sums over all peers' reports. Takes cumulative ones, and tells `counters` what is new in them.
+    """The master's sums over all peers' reports. Reports are cumulative; `counters` get what is new in them.
 
     `length` is the number of parameters, `itemsize` the bytes of one in a dense exchange.
     """
@@ -75,7 +75,7 @@ class Tally:
         self._reports: dict[int, Totals] = {}
 
     def take(self, rank: int, report: Totals) -> None:
-        """A rank's newest report, or an older one come late."""
+        """Count a rank's report, unless it is an old one that came late."""
         before = self._reports.get(rank, Totals())
         if report.minibatches < before.minibatches or report == before:
             return

@@ -27,7 +27,7 @@ class PeerPast(msgspec.Struct, frozen=True):
 
 
 def take_up(session: Session) -> None:
-    """Weights of another algorithm become whole units; residuals go on, shared out anew among another number of ranks.
+    """Round weights of another algorithm to whole units; restore residuals, shared out anew among other ranks.
 
     Collective. Raises BadInput naming a file that cannot be read, or a weight that is out of range.
     """
@@ -50,9 +50,9 @@ def _share_out(session: Session, pieces: list[Path]) -> None:
     state, number = session.state, session.members.index(session.transport.rank)
     residual, chosen = state.local["residual"], pieces[number % len(pieces)]
     with opened(chosen) as file:
-        told = numbers(file)
-        _require(told)
-    state.local_numbers.update(told)
+        past = numbers(file)
+        _require(past)
+    state.local_numbers.update(past)
     with ExitStack() as stack, naming(chosen.parent, *hdf5.ERRORS):
         residuals = [_residual(stack, path, residual) for path in pieces]
         share_residuals(residuals, len(session.members), number, residual)
@@ -63,13 +63,14 @@ def _residual(stack: ExitStack, path: Path, like: Array) -> Array:
         return vector(stack.enter_context(hdf5.opened(path)), "residual", like)
 
 
-def _require(told: Numbers) -> None:
-    checked(told, PeerPast)
+def _require(past: Numbers) -> None:
+    checked(past, PeerPast)
 
 
 def _with_residual(folder: Path) -> list[str]:
     found = []
     for name in checkpoint.pieces(folder):
         with opened(folder / name) as file:
-            found += [name] * hdf5.has(file, "residual")
+            if hdf5.has(file, "residual"):
+                found.append(name)
     return found

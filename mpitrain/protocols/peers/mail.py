@@ -1,4 +1,4 @@
-"""Messages between peers: as many on their way to each as the window allows, and none received beyond what fits.
+"""Messages between peers: at most a window of them in transit to each peer, and none received beyond a fixed memory.
 
 Sends are synchronous-mode: complete when the receiver has matched them, so that a rank knows what is still on its way
 and the memory of a slow receiver is not filled. Receives are matched probes into memory kept for the purpose.
@@ -24,7 +24,7 @@ class Outbox:
         self._transport, self._tag, self.peers = transport, tag, peers
         self._buffers = [np.empty(capacity, dtype=np.uint8) for _ in range(window)]
         self._sends: list[dict[int, Any]] = [{} for _ in range(window)]
-        self._messages = list(self._buffers)  # the parts of them that were sent
+        self._messages = list(self._buffers)  # the part of each buffer that was sent
         self.sent = 0
 
     @property
@@ -37,7 +37,7 @@ class Outbox:
         return self._under_way(self.sent % len(self._buffers))
 
     def last_awaited(self) -> list[int]:
-        """The same at the last look, to name them: another look would be one more event of the record."""
+        """What `awaited` gave last, to name the peers: another poll would be one more event in a recording."""
         return list(self._sends[self.sent % len(self._sends)])
 
     def on_their_way(self) -> list[int]:
@@ -53,7 +53,7 @@ class Outbox:
         self.sent += 1
 
     def since(self, number: int) -> list[Array]:
-        """The messages from this one on. Those before the last `window` have reached everybody; raises WireError."""
+        """The messages from this number on. Raises WireError if there are more than the `window` that is kept."""
         if self.sent - number > len(self._messages):
             raise WireError(f"message {number} was sent too long ago to be sent again")
         return [self._messages[each % len(self._messages)] for each in range(number, self.sent)]
@@ -70,7 +70,7 @@ class Inbox:
         self._transport, self._tag, self._most, self._capacity = transport, tag, most, capacity
         self._queues: dict[int, deque[tuple[Any, Array, Array]]] = {peer: deque() for peer in peers}
         self._spare: list[Array] = []
-        self._drawn: Array | None = None
+        self._drawn: Array | None = None  # the memory that `_allot` gave last
         self.held = 0
 
     def collect(self) -> bool:
@@ -84,7 +84,7 @@ class Inbox:
         return self.held > before
 
     def take(self, sender: int) -> Array | None:
-        """The next whole message of a peer, which `done` must be told of when it has been read."""
+        """The next message of a peer, None before all of it has come. Call `done` once it has been read."""
         queue = self._queues[sender]
         return queue[0][1] if queue and queue[0][0].Test() else None
 

@@ -1,6 +1,6 @@
 """The one collective of free-running peers: all messages applied, replicas compared, perhaps a checkpoint or the end.
 
-Ranks come when they have no work left, and all come once their minibatch is done when one calls: to stop, or to save.
+A rank comes when it has no work left. If one calls, to stop or to save, all come as soon as their minibatch is done.
 """
 
 from typing import TypeVar
@@ -22,7 +22,7 @@ WHAT = "the meeting of all ranks"
 Part = TypeVar("Part", bound=PeerRound)
 
 
-class Standing(msgspec.Struct, frozen=True):
+class Status(msgspec.Struct, frozen=True):
     """How far a rank has come at a meeting, all messages applied: its next round (`place`), where the last round ends
     in which it has trained (`reached`), a hash of its replica, and why it came."""
 
@@ -37,24 +37,24 @@ def attend(session: Session) -> None:
     """A follower's part in a meeting to which its leader goes."""
     transport = session.transport
     transport.barrier(WHAT)
-    standings = _gather(session, None)
-    if _to_save(standings):
+    statuses = _gather(session, None)
+    if _to_save(statuses):
         session.save_together()
 
 
-def _gather(session: Session, mine: Standing | None) -> list[Standing]:
-    """The members' standings; a follower has none."""
+def _gather(session: Session, mine: Status | None) -> list[Status]:
+    """The members' statuses; `mine` is None on a follower, which is no member."""
     text = "" if mine is None else msgspec.json.encode(mine).decode()
     texts = session.transport.gather_texts(text, WHAT)
-    return [msgspec.json.decode(texts[member], type=Standing) for member in session.members]
+    return [msgspec.json.decode(texts[member], type=Status) for member in session.members]
 
 
-def _over(standings: list[Standing]) -> bool:
-    return any(s.reason == "stop" for s in standings) or all(s.place == END for s in standings)
+def _over(statuses: list[Status]) -> bool:
+    return any(s.reason == "stop" for s in statuses) or all(s.place == END for s in statuses)
 
 
-def _to_save(standings: list[Standing]) -> bool:
-    return any(s.reason == "save" for s in standings) and not _over(standings)
+def _to_save(statuses: list[Status]) -> bool:
+    return any(s.reason == "save" for s in statuses) and not _over(statuses)
 
 
 class Meetings(Loop[Part]):
@@ -63,10 +63,10 @@ class Meetings(Loop[Part]):
     def __init__(self, peer: Peer) -> None:
         super().__init__(peer.session)
         self.peer, self.exchange = peer, peer.exchange
-        self.next = self.following(peer.number)  # that this rank does
+        self.next = self.following(peer.number)  # this rank's next turn or round
         self.place = 0  # the first round of which this rank has not done its part
         self.reached = 0  # where the last round ends in which it has trained
-        self.turns = 0  # that this rank has done: minibatches, or groups of `tau`; in round-robin order, rounds
+        self.turns = 0  # how many this rank has done: minibatches, or groups of `tau`; in round-robin order, rounds
 
     def attend(self) -> None:
         self.peer.attend()
@@ -95,35 +95,34 @@ class Meetings(Loop[Part]):
         return "done" if done else None
 
     def meet(self, reason: Reason, place: int) -> bool:
-        """Wait for all ranks; this one's next round is at `place`. Whether the training is over.
+        """Meet all ranks; this rank's next round is at `place`. Returns whether the training is over.
 
-        Raises TrainingFailed naming ranks whose replicas differ; at the end that is a warning, and in the summary.
+        Raises TrainingFailed naming ranks whose replicas differ; at the end of the training this is only a warning.
         """
         peer, began = self.peer, self.session.clock()
         self._drain(reason)
         peer.measure()
         self.exchange.replica.check()
-        standing = Standing(reason, place, self.reached, self.exchange.replica.hash(), peer.report)
-        standings = _gather(self.session, standing)
-        over = _over(standings)
-        self._compare([s.replica for s in standings], over)
-        reached = max(s.reached for s in standings)
-        peer.state.queue = peer.rounds.remaining([s.place for s in standings], reached)
+        status = Status(reason, place, self.reached, self.exchange.replica.hash(), peer.report)
+        statuses = _gather(self.session, status)
+        over = _over(statuses)
+        self._compare([s.replica for s in statuses], over)
+        reached = max(s.reached for s in statuses)
+        peer.state.queue = peer.rounds.remaining([s.place for s in statuses], reached)
         peer.count_updates()
         if peer.number == 0:
-            for member, standing in zip(peer.members, standings, strict=True):
-                self.exchange.tally.take(member, standing.report)
-        if _to_save(standings):
+            for member, status in zip(peer.members, statuses, strict=True):
+                self.exchange.tally.take(member, status.report)
+        if _to_save(statuses):
             self._save(began)
         return over
 
     # ---- the nonblocking consensus
 
     def _drain(self, reason: Reason) -> None:
-        """Own sends taken up, then a barrier, receiving and applying all the while: then nothing is on its way."""
-        exchange = self.exchange
+        """Wait until own messages are taken, then at a barrier, applying messages meanwhile: none stays in transit."""
+        exchange, coming = self.exchange, "the end of its minibatch"
         exchange.tell(exchange.peers, Meeting(exchange.meeting, reason))
-        coming = "the end of its minibatch"
         exchange.await_taken(coming, self._missing)
         order_meeting(self.session)
         exchange.settle(coming)
@@ -135,7 +134,7 @@ class Meetings(Loop[Part]):
         return missing or exchange.peers
 
     def _compare(self, hashes: list[str], over: bool) -> None:
-        odd = [self.peer.members[place] for place in odd_ones(hashes)]
+        odd = [self.peer.members[number] for number in odd_ones(hashes)]
         line = f"the replica of {named(odd)} differs from the others"
         if odd and not over:
             raise TrainingFailed(line)

@@ -15,9 +15,9 @@ class Asynchronous(Meetings[Turn]):
         while not self.stopping:
             self.exchange.receive()
             reason = self.reason(done=self.next is None)
-            if reason is not None:  # nobody waits for more than the turn that this rank was in when it was called
+            if reason is not None:  # at the latest after the turn in which this rank was called
                 self.stopping = self.meet(reason, END if self.next is None else self.next.place)
-                if self.stopping:  # nobody takes a report any more
+                if self.stopping:  # no rank takes reports any more
                     return None
             elif self.next is None or self._may_start(self.next):
                 return self.next
@@ -27,7 +27,7 @@ class Asynchronous(Meetings[Turn]):
         return None
 
     def advance(self, work: Turn) -> None:
-        """A turn. With a full window it only adds to the residual, as long as patience lasts."""
+        """Take a turn. With a full window it only adds to the residual, as long as patience lasts."""
         peer, self.place = self.peer, work.place
         self.next = self.following(peer.number, work)
         peer.enter_stage(work)
@@ -67,7 +67,7 @@ class Synchronous(Meetings[PeerRound]):
         return self.next
 
     def advance(self, work: PeerRound) -> None:
-        """A turn of every rank that has one; the others send nothing."""
+        """Take this rank's turn of a round, if it has one, and apply the messages of all ranks."""
         peer, exchange, steps = self.peer, self.exchange, work.of(self.peer.number)
         self.place = work.place
         entries = peer.compute(steps, work.workers, emit=True) if steps else peer.compressor.nothing

@@ -27,7 +27,7 @@ REPORT_EVERY, NORM_EVERY = 0.2, 5.0  # seconds
 
 
 class Peer(Trainer):
-    """One rank's part; `number` is its place among the members."""
+    """One rank of the training; `number` is its index among the members."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session)
@@ -45,7 +45,7 @@ class Peer(Trainer):
         self._accelerate, self._scratch = fast(accelerate), scratch_for(self._gradient)
         self._blocks = block_slices(slice(0, self._gradient.size), block_of(self._gradient))
         self.exchange = DeltaExchange(session, self.compressor.wire, at_once=not self.in_step)
-        self.save_wanted = False  # at the next meeting, which this rank then calls
+        self.save_wanted = False  # if true, this rank calls a meeting, at which all save
         self.report = Totals()
         self._index, self._workers = self.state.index, 0
         self._reported = self._checked = session.clock()
@@ -54,7 +54,7 @@ class Peer(Trainer):
             self._warn_of_coarse_steps()
 
     def compute(self, steps: Steps, workers: int, emit: bool) -> Entries:
-        """A turn in a round of this many workers; the entries to send, none unless `emit`."""
+        """Take a turn in a round of this many workers; returns the entries to send, none unless `emit`."""
         self.exchange.computing = True
         try:
             entries = self._entries(steps, workers, emit)
@@ -85,11 +85,11 @@ class Peer(Trainer):
         return compressor.end(self._gradient)
 
     def _rate_of_entries(self, settings: Settings, workers: int) -> float:
-        """By what an entry of a sum of gradients is multiplied where it is applied."""
+        """The factor by which an entry, an element of a sum of gradients, is multiplied when it is applied."""
         return self._rate(settings) / (workers if self.options.combine == "mean" else 1)
 
     def _rate(self, settings: Settings) -> float:
-        """The learning rate of sums."""
+        """The learning rate for sums of gradients."""
         per = self.session.config.training.rate_per
         return self.options.rate(per, settings.learning_rate, settings.minibatch)
 
@@ -105,7 +105,7 @@ class Peer(Trainer):
         return np.subtract(theta, local.x, out=local.x)
 
     def _with_momentum(self, u: Array, samples: int) -> Entries:
-        """u ← μu + g; what of it is sent is 0 from then on (Lin et al. 2018, §3.1 and 3.2)."""
+        """u ← μu + g; the elements that are sent are then set to 0 in u (Lin et al. 2018, §3.1 and 3.2)."""
         for b in self._blocks:
             scratch = self._scratch[: b.stop - b.start]
             self._accelerate(u[b], self._gradient[b], scratch, eta=-samples, mu=self.options.momentum)
@@ -119,13 +119,13 @@ class Peer(Trainer):
         self._count(samples=work.count, loss=loss * work.count, minibatches=1)
 
     def send(self, entries: Entries, turns: int, calls: bool = False, of_work: bool = True) -> None:
-        """Send the entries of the last minibatch to all; those of a rank without `of_work` are none. `turns`: how many
-        this rank has done."""
+        """Send the entries of the last turn to all peers. `turns`: how many this rank has done; `of_work` is false if
+        it had no turn in this round, so that there are no entries."""
         nbytes = self.exchange.send(entries, self.compressor.step, self.compressor.threshold, calls, turns)
         self._count(messages=int(of_work), elements=entries.words.size, nbytes=nbytes)
 
     def enter_stage(self, turn: Turn) -> None:
-        """The master tells those whose stage begins."""
+        """If this rank is the master and another stage begins, tell the peers."""
         if self.number == 0 and turn.workers != self._workers:
             self._workers = turn.workers
             self.exchange.tell(self.exchange.peers, Reached(turn.place))
@@ -149,24 +149,24 @@ class Peer(Trainer):
             self.keep_records()
 
     def measure(self) -> None:
-        """Bring what a report says of the residual up to date."""
+        """Measure the residual's norm for the report."""
         self.report = msgspec.structs.replace(self.report, residual=self.compressor.norm())
 
     def keep_records(self) -> None:
-        """The master's: counts, evaluation of a copy, all the while receiving."""
+        """Count, and evaluate a copy of the weights, as the master; it receives messages meanwhile."""
         self.exchange.tally.take(self.transport.rank, self.report)
         self.count_updates()
         while self.session.monitor.turn(self):
             self.exchange.receive()
 
     def count_updates(self) -> None:
-        """An update is a message applied, own ones too."""
+        """Count the messages that were applied, own ones too, as updates."""
         index = self._index + self.exchange.replica.applied
         self.session.counters.updated(count=index - self.state.index)
         self.state.index = index
 
     def save(self) -> None:
-        """At a meeting."""
+        """Have all ranks save a checkpoint at the next meeting."""
         self.save_wanted = True
 
     def _part_done(self, part: slice, gradient: Array) -> None:
@@ -192,7 +192,7 @@ class Peer(Trainer):
 
 
 def _compressor(session: Session, options: SparseDelta) -> Compressor:
-    """The largest entries of chunks, or what exceeds a threshold."""
+    """A compressor that emits the largest entries of chunks, or what exceeds a threshold."""
     residual, numbers, device = session.state.local["residual"], session.state.local_numbers, session.device
     numbers.setdefault("threshold", options.threshold)
     if options.top_k:

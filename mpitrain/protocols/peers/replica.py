@@ -1,7 +1,7 @@
-"""A peer's copy of the weights: what was applied to it, from whom, and that it is exactly that.
+"""A peer's copy of the weights; it records what was applied from whom, and checks that it is exactly the sum of that.
 
-For each sender a sum over its deltas is kept (see `ops.digest`). A message ends with the sender's own sum, so that both
-agree after every message on what was applied; and the replica must always be what it was at the start plus all sums.
+For each sender a sum over its deltas is kept (see `compression.digest`). A message ends with the sender's own sum, so
+that both agree after every message on what was applied; and the replica must always be its start plus all sums.
 """
 
 import struct
@@ -39,8 +39,8 @@ class Replica:
             raise TrainingFailed(f"rank {rank}: weight {wrong} is no multiple of the unit 2^-26")
 
     def write(self, entries: Entries, step: int, threshold: float, calls: bool, out: Array, turns: int = 0) -> Array:
-        """The next message of this rank with its trailer, in `out`; the part of it to send. Apply the entries first.
-        `turns`: how many this rank has done."""
+        """Write the next message of this rank with its trailer to `out`; returns the part of `out` to send. Call
+        `apply_own` first. `turns`: how many turns this rank has done."""
         number = self.sequences[self.rank] - 1
         message = self.wire.encode(entries, self.rank, number, step, threshold, out)
         TRAILER.pack_into(out, message.size, self.sums[self.rank], turns, calls)
@@ -51,7 +51,7 @@ class Replica:
         self._apply(entries, step, self.rank)
 
     def read(self, message: Array, sender: int) -> bool:
-        """Check and apply a peer's message with its trailer; whether the sender calls for a meeting.
+        """Check and apply a peer's message with its trailer; returns whether the sender calls for a meeting.
 
         Raises WireError naming the sender.
         """
@@ -76,7 +76,7 @@ class Replica:
         return bool(calls)
 
     def check(self) -> None:
-        """Raise TrainingFailed, naming this rank, unless the replica is what was applied to it, in one pass over it."""
+        """Raise TrainingFailed, naming this rank, unless the replica is its start plus what was applied."""
         total, wrong = self._digest()
         if wrong >= 0:
             raise TrainingFailed(f"the replica of rank {self.rank} has diverged: weight {wrong} is not its count")
@@ -84,7 +84,7 @@ class Replica:
             raise TrainingFailed(f"the replica of rank {self.rank} has diverged from what was applied to it")
 
     def hash(self) -> str:
-        """Of counts and weights, to compare drained replicas by; a phantom's of the sums that stand for them."""
+        """A hash of counts and weights, to compare replicas at a meeting; a phantom's is of the sums instead."""
         if self._phantom:
             return str(self._digest()[0])
         hasher: Any = xxh3_64(memoryview(on_host(self.counts)).cast("B"))
@@ -92,7 +92,7 @@ class Replica:
         return str(hasher.hexdigest())
 
     def _digest(self) -> tuple[int, int]:
-        """See `digest.of_replica`. A phantom's is what it should be."""
+        """`digest.of_replica`; for a phantom, which has no values, what it should be."""
         if self._phantom:
             return (self._start + sum(self.sums.values())) % MODULUS, -1
         return digest.of_replica(on_host(self.counts), on_host(self.weights))
@@ -106,6 +106,6 @@ class Replica:
 
 
 def odd_ones(hashes: list[str]) -> list[int]:
-    """The places of the hashes that differ from the commonest."""
+    """The indices of the hashes that differ from the commonest."""
     commonest = max(hashes, key=hashes.count)
-    return [place for place, each in enumerate(hashes) if each != commonest]
+    return [number for number, each in enumerate(hashes) if each != commonest]

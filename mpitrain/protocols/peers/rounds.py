@@ -1,6 +1,6 @@
-"""Who trains on what without anybody to ask: minibatch m of the queue belongs to the m-th of the ranks, round by round.
+"""Which rank trains on what, without a dispenser: in every round, the m-th minibatch belongs to the m-th rank.
 
-A round is named by its place in the queue, which is the same number on every rank, however far each is.
+A round is named by its place in the queue: the same number on every rank, however far each rank has come.
 """
 
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from mpitrain.sampling.queue import Queue, Work
 from mpitrain.sampling.stages import Schedule, Settings
 
-#: The place of one who has no work left: after every other.
+#: The place of a rank that has no work left: after all rounds.
 END = 1 << 62
 #: Minibatches of one rank, with the settings of their stages.
 Steps = list[tuple[Work, Settings]]
@@ -16,7 +16,8 @@ Steps = list[tuple[Work, Settings]]
 
 @dataclass(frozen=True)
 class PeerRound:
-    """As many minibatches for each rank that trains at `place`, but for the last round; `after` is the next round."""
+    """The round at `place`: equally many minibatches for each of `workers` ranks, or fewer in the last round. The next
+    round is at `after`."""
 
     place: int
     after: int
@@ -24,7 +25,7 @@ class PeerRound:
     workers: int
 
     def of(self, number: int) -> Steps:
-        """Those of the rank with this number."""
+        """The minibatches of the rank with this number."""
         return self.steps[number :: self.workers] if number < self.workers else []
 
 
@@ -36,7 +37,8 @@ class Turn(PeerRound):
 
 
 class Rounds:
-    """The rounds of `tau` minibatches a rank of a training by `ranks` ranks, from `queue` on, which stays as it is."""
+    """The rounds, of `tau` minibatches a rank, of a training by `ranks` ranks on the samples of `queue`. `queue` is not
+    changed."""
 
     def __init__(self, queue: Queue, schedule: Schedule, ranks: int, tau: int = 1) -> None:
         self._queue, self._schedule, self._ranks, self._tau = queue, schedule, ranks, tau
@@ -56,7 +58,7 @@ class Rounds:
     def turn(self, number: int, place: int, since: int = 0) -> Turn | None:
         """The next minibatches of the rank with this number, from the round at `place` on; None when there is none.
 
-        `since` is that of its turn before.
+        `since` is that of this rank's previous turn.
         """
         while (now := self.at(place)) is not None:
             if number >= now.workers:
@@ -69,13 +71,13 @@ class Rounds:
     def remaining(self, places: list[int], reached: int) -> Queue:
         """What is left when rank i has done its part of all rounds before `places[i]`, to be handed out anew.
 
-        `reached`: where the last round ends in which any rank has trained. The places do not tell: that of a rank
-        without a turn until a later stage, or without any, lies far beyond.
+        `reached`: where the last round ends in which any rank has trained. The places do not tell: the place of a
+        rank that has no turn before a later stage, or none at all, lies far beyond.
         """
         furthest = min(reached, self._queue.end)
         left, place = self._queue.after(furthest), min(places)
         while place < furthest and (now := self.at(place)) is not None:
-            behind = [number for number, its in enumerate(places) if its <= place]
+            behind = [number for number, next_place in enumerate(places) if next_place <= place]
             left.returned += [work for number in behind for work, _ in now.of(number)]
             place = now.after
         left.returned.sort(key=lambda work: (work.epoch, work.start))

@@ -1,10 +1,10 @@
 """A centre on rank 0, and workers that exchange with it, each at its own pace or in turn.
 
-A worker claims samples from the common queue, reads the centre, and pushes what the centre is to gain. Two kinds of
-centre differ in who computes; `Algorithm.additive` says which one an algorithm has:
+A worker claims samples from the common queue, reads the centre, and pushes what is added to or merged into it. Two
+kinds of centre differ in who computes; `Algorithm.additive` says which one an algorithm has:
 
 - One that only adds (the elastic family: Zhang, Choromanska & LeCun 2015): workers push differences that add up in any
-  order, so that anybody may add them, one-sidedly where MPI can. Rank 0 counts, evaluates and saves
+  order, so that each rank may add its own, one-sidedly where MPI can. Rank 0 counts, evaluates and saves
   (`adding_master.py`, `adding.py`; the centre is in `windows.py` or `by_messages.py`).
 - One that a master merges gradients into (the parameter server: Zhang 2013; Chan & Lane 2014): rank 0 applies them one
   by one, hands samples out, and readers find Θ whole by its version (`merging_master.py`, `merging.py`; the
@@ -46,7 +46,7 @@ def run(session: Session) -> None:
     workers = len(session.members) - 1
     warn(session, max(workers, 1))
     if not workers:
-        alone.adding(session) if additive else alone.merging(session)
+        (alone.adding if additive else alone.merging)(session)
         return
     prepare(session)
     session.say_exchange(session.way)
@@ -61,7 +61,7 @@ def run(session: Session) -> None:
 def choose(transport: Transport, wanted: str, direct: bool, shared: int = 0) -> str:
     """The way to exchange vectors: `run.exchange`, or for "auto" what the ranks' places and the probe allow.
 
-    `direct`: MPI takes them from GPU memory, of which windows would need a copy on the host. `shared`: the bytes that
+    `direct`: MPI takes vectors from GPU memory, while windows would need a copy on the host. `shared`: the bytes that
     windows would take of this node's shared memory. Collective.
     """
     if wanted != "auto":
@@ -88,13 +88,13 @@ def _way(session: Session) -> str:
 
 
 def _add(session: Session, how: str) -> Centre:
-    """Train with a centre that only adds; the centre."""
+    """Train with a centre that only adds, and return it."""
     (master, *workers), transport, theta = session.members, session.transport, session.state.theta
     options, link = session.config.algorithm, MasterLink(session, session.members[0])
     session.counters.numbered = False
     number = workers.index(transport.rank) if transport.rank in workers else -1
     if session.follows:
-        session.state.local.clear()  # the leader has the team's
+        session.state.local.clear()  # the leader has the team's vectors
     worker = AddingWorker(session, link, number, workers) if number >= 0 else None
     queue, first, claimed = take_up(session, worker)
     source = Source(queue, session.schedule, options.period, options.samples_of_chunks)
@@ -104,7 +104,7 @@ def _add(session: Session, how: str) -> Centre:
         centre = WindowCentre(transport, ranks, theta.size, theta.dtype, source, number)
         centre.put(theta)
     elif session.follows:
-        centre = LocalCentre(theta, source, session.device)  # which nobody asks
+        centre = LocalCentre(theta, source, session.device)  # not used: a follower talks to its leader only
     elif worker is None:
         centre = ServingCentre(transport, workers, theta, source, session.device, claimed, session.goes_on)
         centre.put(theta)
@@ -122,7 +122,7 @@ def _add(session: Session, how: str) -> Centre:
 
 
 def _merge(session: Session, how: str) -> Centre:
-    """Train with a centre that a master merges gradients into; the centre."""
+    """Train with a centre that a master merges gradients into, and return it."""
     (master, *workers), transport, state = session.members, session.transport, session.state
     if transport.rank == master:
         state.to_device(session.device.to_device)

@@ -1,9 +1,9 @@
-"""A worker of a centre that only adds: periods of samples, exchange and τ steps, and its turns.
+"""A worker of a centre that only adds. In each period it claims samples, exchanges with the centre, and takes τ steps.
 
-In round-robin order a token passes from worker to worker. Its holder takes its samples and exchanges, nobody else
-does, and it computes after it has passed the token on: a run repeats bit for bit. The losses of a period, from which
-the master decides on the common rate, are told at the worker's next turn. Where a turn holds the steps, too
-(`WorkerRule.whole_turns`), it computes, adds what it has to add, and then passes the token on.
+In round-robin order a token passes from worker to worker. Only its holder claims samples and exchanges; it passes the
+token on before it computes. So a run repeats bit for bit. The losses of a period, from which the master decides on the
+common rate, are told at the worker's next turn. If a turn includes the steps (`WorkerRule.whole_turns`), the worker
+computes, adds what it has to add, and only then passes the token on.
 """
 
 import json
@@ -32,36 +32,35 @@ POLL_INTERVAL = 0.05  # seconds between two polls of a worker whose stage has no
 class Phase(Enum):
     """Where a worker is in its period."""
 
-    IDLE = "idle"  # there were no samples for it when it asked: it restarts at x̃ with the next ones
-    BETWEEN = "between"  # the period before is over, and in whole turns its turn as well
+    IDLE = "idle"  # there were no samples when it claimed some: it restarts at x̃ when it gets samples
+    BETWEEN = "between"  # the last period is over, and with whole turns also the turn
     EXCHANGED = "exchanged"  # the next step is the first one after an exchange
     STEPPING = "stepping"
     DONE = "done"  # it trains no more
 
 
 class MastersPast(msgspec.Struct, frozen=True, kw_only=True):
-    """The numbers of a rank in a checkpoint; a master's name samples that the queue hands out again."""
+    """The numbers of a rank in a checkpoint."""
 
-    again: list[Row] = []
+    again: list[Row] = []  # on a master: samples that the queue hands out again
 
 
 class WorkerPast(MastersPast, frozen=True, kw_only=True):
-    """A worker's: t, turns, t where it last (re)started, its phase, unused samples, the falls of the common rate that
-    it knows of, the minibatches, and the sum of their losses, that it has not told."""
+    """A worker's numbers in a checkpoint."""
 
-    t: Natural
+    t: Natural  # its steps
     turns: Natural
-    began: Natural
+    began: Natural  # t where it last started or restarted at x̃
     phase: Phase
     rest: list[Row]
     stock: list[Row]
-    falls: Natural
-    untold: tuple[Natural, Finite]
+    falls: Natural  # of the common learning rate, as far as it knows
+    untold: tuple[Natural, Finite]  # the minibatches, and the sum of their losses, that the master does not know of
 
 
 class AddingWorker(Loop[Work]):
-    """A worker's loop around its method. `rest` is what is left of the period, `stock` what is left of its chunks after
-    that."""
+    """A worker's loop around its rule. `rest`: the unused samples of this period; `stock`: those of its chunks after
+    this period."""
 
     def __init__(self, session: Session, link: MasterLink, number: int, workers: list[int]) -> None:
         super().__init__(session)
@@ -69,8 +68,9 @@ class AddingWorker(Loop[Work]):
         self.transport, state = session.transport, session.state
         self.options = session.config.algorithm
         self.in_order = self.options.in_order and len(workers) > 1
-        # Only workers with chunks of their own can still have samples when another one has none.
-        self._lookers = len(workers) if self.options.samples_of_chunks else 0
+        # How many workers in a row must be without samples before the training ends. Only workers with chunks of their
+        # own can still have samples when another has none.
+        self._all_without = len(workers) if self.options.samples_of_chunks else 0
         theta = state.theta
         x = theta
         if self.options.starts_apart:
@@ -83,14 +83,14 @@ class AddingWorker(Loop[Work]):
         self.t, self.turns, self.began, self.rest, self.stock = 0, 0, 0, list[Work](), list[Work]()
         self._g = np.empty_like(self.rule.at)
         self._whole = self.in_order and self.rule.whole_turns
-        self._token: int | None = None  # how many workers have finished
+        self._token: int | None = None  # if held: workers in a row without samples; above `_all_without`, finished ones
         self._samples, self._loss, self._exchanges = 0, 0.0, 0
         self._reported, self.report_every = session.clock(), REPORT_EVERY
 
     # ---- the loop
 
     def run(self, centre: Centre, first: int = 0) -> None:
-        """Periods until the end; `first` is the worker that has the token."""
+        """Train, period by period, until the end; the worker with number `first` has the token."""
         self.centre = centre
         staged = self.rule.at if centre.direct else self.session.state.theta
         self._staging = self.session.device.staging(staged)
@@ -101,13 +101,13 @@ class AddingWorker(Loop[Work]):
     def next_work(self) -> Work | None:
         """The next minibatch of the period; after the last one, samples and an exchange begin a new period."""
         if self._holds_turn:
-            self._await_token()  # which this worker has, but after a resume
+            self._await_token()  # after a resume, this worker may not have it yet
         if self.rest:
             return self.rest.pop(0)
         if self._holds_turn:
             self._end_turn()
         if self.in_order:
-            while not self._took_turn():  # which waits for the token
+            while not self._took_turn():  # waits for the token
                 pass
         else:
             self.transport.until(self._took_turn, "its stage", [self.session.members[0]], nap=POLL_INTERVAL)
@@ -118,7 +118,7 @@ class AddingWorker(Loop[Work]):
         if self.in_order:
             self._await_token()
             assert self._token is not None
-            if self._token > self._lookers:  # somebody has finished
+            if self._token > self._all_without:  # somebody has finished
                 return True
         self.attend()
         if self.stopping:
@@ -132,7 +132,7 @@ class AddingWorker(Loop[Work]):
             self._exchange()
         else:
             if self.t and self.phase is not Phase.IDLE:
-                self._push_pending()  # which the restart would clear
+                self._push_pending()  # the restart would clear it
             self.phase = Phase.IDLE
         if not self._holds_turn:
             self._end_turn()
@@ -141,7 +141,7 @@ class AddingWorker(Loop[Work]):
     def _none_has_any(self) -> bool:
         """For a worker without samples: whether the training is over. In round-robin order with chunks, it passes the
         token on until it has gone round without meeting a worker that has samples."""
-        if not self.in_order or self._token is None or self._token + 1 >= self._lookers:
+        if not self.in_order or self._token is None or self._token + 1 >= self._all_without:
             return True
         self.turns += 1
         self._pass_token(self._token + 1)
@@ -153,7 +153,7 @@ class AddingWorker(Loop[Work]):
         return self._whole and self.phase in (Phase.EXCHANGED, Phase.STEPPING)
 
     def _end_turn(self) -> None:
-        """Count the turn, and in round-robin order let the next worker begin, which sees what this one has added."""
+        """Count the turn, and in round-robin order let the next worker begin; it sees what this one has added."""
         if self._holds_turn:
             self._push_pending()
             self.phase = Phase.BETWEEN
@@ -200,8 +200,8 @@ class AddingWorker(Loop[Work]):
         self.session.learner.expect(self.rest)
 
     def _tell_losses(self) -> None:
-        """Let the master know the losses of the last period; where the run shall be repeatable, hear at once what has
-        come of the common rate."""
+        """Tell the master the losses of the last period; if the run is to be repeatable, wait for the common learning
+        rate that follows from them."""
         if not self.session.state.rate.reacts:
             return
         self.link.tell(PeriodLosses(*self.untold))
@@ -234,7 +234,7 @@ class AddingWorker(Loop[Work]):
         return work.epoch * self.session.learner.corpus.samples + work.start
 
     def _finish(self) -> None:
-        """Give x̃ what is pending, unless the training goes on some day; then wait for the others."""
+        """Push what is pending, unless the training was stopped, and may be resumed; then wait for the others."""
         if self.in_order:
             self._await_token()
         self.centre.settle()
@@ -252,9 +252,9 @@ class AddingWorker(Loop[Work]):
     # ---- turns
 
     def _leave(self) -> None:
-        """Let the next worker know that this one trains no more; all follow, one after another."""
-        finished = max(self._token or 0, self._lookers) + 1
-        if finished < self._lookers + len(self.workers):
+        """Tell the next worker that this one trains no more; the others follow, one after another."""
+        finished = max(self._token or 0, self._all_without) + 1
+        if finished < self._all_without + len(self.workers):
             self._pass_token(finished)
 
     def _await_token(self) -> None:
@@ -307,7 +307,7 @@ class AddingWorker(Loop[Work]):
             saver.write_own(self.link.saved_as, self.transport.rank, piece)
 
     def _report_move(self) -> None:
-        """Tell which samples a move is of, where a rank may be lost: they count with it."""
+        """If ranks may be lost, report the samples of a move before it: they count once the move is in the centre."""
         if self.session.goes_on:
             self.report()
 
@@ -323,7 +323,7 @@ class AddingWorker(Loop[Work]):
         return (*self.rest, *self.stock)
 
     def note_numbers(self) -> None:
-        """Put the numbers of a checkpoint where it looks for them; once done, they stay as they are."""
+        """Bring this worker's numbers in the state, for a checkpoint, up to date, unless it has finished."""
         if self.phase is Phase.DONE:
             return
         works = {"rest": to_rows(self.rest), "stock": to_rows(self.stock)}
@@ -332,7 +332,7 @@ class AddingWorker(Loop[Work]):
         self.session.state.local_numbers.update(**numbers, **works, **rate)
 
     def restored(self, numbers: Numbers) -> None:
-        """Go on from the numbers of a checkpoint. Raises ValueError for those that do not fit."""
+        """Go on from the numbers of a checkpoint. Raises ValueError if they do not fit."""
         past, samples = checked(numbers, WorkerPast), self.session.state.queue.samples
         self.t, self.turns, self.began = past.t, past.turns, past.began
         self.rest, self.stock = of_rows(past.rest, samples), of_rows(past.stock, samples)
@@ -342,8 +342,8 @@ class AddingWorker(Loop[Work]):
 
 
 def take_up(session: Session, worker: AddingWorker | None) -> tuple[Queue, int, list[list[Work]]]:
-    """The samples to train on, the worker whose turn is first, and what each worker has of those claimed before, from a
-    checkpoint of the same ranks or anew.
+    """The queue, the number of the worker whose turn is first, and for each worker the samples that it has claimed and
+    not used: from a checkpoint of as many ranks, or anew.
 
     With other ranks the workers restart at x̃, and what the old ones had not used comes first in the queue. Collective.
     """

@@ -10,12 +10,12 @@ from mpitrain.training.context import Session
 
 
 class AddingMaster(Master):
-    """`queue` is the queue at the start, in which the centre has the place."""
+    """Serves the workers of a centre. `queue` is the queue at the start; the centre knows the place in it now."""
 
     def __init__(self, session: Session, centre: Centre, workers: list[int], queue: Queue) -> None:
         super().__init__(session, centre, workers)
         self.queue = queue
-        self._unused: dict[int, tuple[Work, ...]] = {}  # what workers have not trained on of what they were given
+        self._unused: dict[int, tuple[Work, ...]] = {}  # samples that workers were given and have not trained on
         self._sizes: dict[int, int] = {}  # bytes of the pieces that workers have copied
         self._saving = False
         if centre.untrained() is not None:
@@ -46,11 +46,11 @@ class AddingMaster(Master):
                 super().handle(sender, message)
 
     def _outstanding(self) -> list[Work]:
-        """By the workers' newest lists, which fit together if each was made since its worker last took or used any."""
+        """The unused samples in the workers' newest lists; right if no worker has claimed or used any since."""
         return [work for worker in sorted(self._unused) for work in self._unused[worker]]
 
     def _untrained(self) -> list[Work]:
-        """What workers had claimed and no move has, once the state is what x̃ and the queue are now."""
+        """Bring the state up to date; returns the samples that workers have claimed and that no move in x̃ is of."""
         self.refresh()
         return self.centre.untrained() or []
 

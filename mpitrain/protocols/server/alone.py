@@ -1,4 +1,4 @@
-"""A centre and its one worker in one process: the same rounds without messages."""
+"""A centre and its one worker in one process: the same training without messages."""
 
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +21,6 @@ def merging(session: Session) -> None:
     session.state.to_device(session.device.to_device)
     trainer = Trainer(session)
     trainer.all_wait = True
-
     MergingWorker(session, OwnMerged(session, partial(session.monitor.turn, trainer))).train()
 
 
@@ -40,7 +39,7 @@ def adding(session: Session) -> None:
 
 
 class OwnLink(MasterLink):
-    """From a worker to the master in the same process."""
+    """A worker's link to the master in the same process."""
 
     master_here: "OwnMaster"
 
@@ -63,7 +62,7 @@ class OwnLink(MasterLink):
 
 
 class OwnMaster(AddingMaster):
-    """Counts, evaluates and saves, the worker's own vectors as well."""
+    """The master, which also saves the worker's own vectors."""
 
     all_wait = True
 
@@ -72,7 +71,7 @@ class OwnMaster(AddingMaster):
         self.worker = worker
 
     def tell(self, worker: int, message: FromMaster) -> None:
-        """The worker sees the common rate where this one has it."""
+        """Send nothing: the worker has the same common rate object."""
 
     def refresh(self) -> None:
         super().refresh()

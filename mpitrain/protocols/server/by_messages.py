@@ -1,8 +1,8 @@
-"""A centre that only adds in the memory of one process, for its own worker or, by messages, for those of other ranks.
+"""A centre that only adds, in one process's memory, for a worker in that process or, by messages, on other ranks.
 
-By messages: where MPI serves no one-sided access while the target computes, or takes vectors from a GPU. A worker's
-Claim is answered by its samples' place and a copy of x̃; what the worker pushes comes piece by piece, and the last is
-answered by Added. The master treats a worker's messages in order: a worker reads what it has added.
+Messages are used if MPI serves no one-sided access while the target computes, or takes vectors from a GPU. A worker's
+Claim is answered by the place of its samples and a copy of x̃; a worker pushes piece by piece, and the last piece is
+answered by Added. The master treats a worker's messages in order, so that a worker reads what it has added.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class LocalCentre(Centre):
         return self._place
 
     def claim(self, has: int = 0, number: int = 0) -> Claimed:
-        """Of the worker of this number."""
+        """Claim samples for the worker of this number."""
         claimed, self._place = self._source.claim(self._place, number, has)
         return claimed
 
@@ -52,8 +52,8 @@ class LocalCentre(Centre):
 
 
 class ServingCentre(LocalCentre):
-    """The master's face by messages. `claimed`: what each worker has from before a resume; `whole_moves`: of a worker
-    that is lost meanwhile a move counts wholly or not at all, and so do the samples that it is of."""
+    """The master's side, by messages. `claimed`: the samples that each worker has from before a resume. `whole_moves`:
+    moves are added when all of them has come, so that a lost worker's move, with its samples, counts wholly or not."""
 
     def __init__(
         self,
@@ -70,7 +70,7 @@ class ServingCentre(LocalCentre):
         self._vectors = Vectors(transport, self._device)
         self._copies = Snapshots(transport, self._device)
         self._pushed = dict.fromkeys(workers, 0)  # pieces of a move that have come
-        self._claimed = dict(zip(workers, claimed or [[] for _ in workers], strict=True))  # and not in a move yet
+        self._claimed = dict(zip(workers, claimed or [[] for _ in workers], strict=True))  # not in a move yet
         self._reported = dict.fromkeys(workers, 0)  # samples that are in each worker's next move
         self._d = np.empty_like(self.theta[self.pieces[0]])
         self._moves = {worker: np.empty_like(self.theta) for worker in workers if whole_moves}
@@ -107,7 +107,7 @@ class ServingCentre(LocalCentre):
         self._reported[worker] += samples
 
     def _forget(self, worker: int) -> None:
-        """The centre has what this worker reported."""
+        """Strike the samples that this worker reported from what it has claimed: they are in the centre."""
         claimed, samples = self._claimed[worker], self._reported[worker]
         self._reported[worker] = 0
         while samples and claimed:
@@ -126,7 +126,7 @@ class ServingCentre(LocalCentre):
 
 
 class AskingCentre(Centre):
-    """A worker's face by messages."""
+    """A worker's side, by messages."""
 
     def __init__(
         self, transport: Transport, link: MasterLink, theta: Array, source: Source, number: int, device: Cpu = CPU
@@ -165,7 +165,7 @@ class AskingCentre(Centre):
 
 
 class Snapshots:
-    """Copies of a centre for the workers who have `asked`, each as it is at one moment."""
+    """Sends copies of a centre, each of one moment, to the workers in `asked`."""
 
     def __init__(self, transport: Transport, device: Cpu) -> None:
         self._transport, self._vectors = transport, Vectors(transport, device)

@@ -1,4 +1,4 @@
-"""A centre, wherever it lives: one face for the workers, one for the master."""
+"""The interface of centres, wherever their vector is stored: methods for workers, and methods for the master."""
 
 from typing import NamedTuple
 
@@ -9,18 +9,18 @@ from mpitrain.sampling.stages import Schedule
 
 
 class Claimed(NamedTuple):
-    """The samples that a worker has claimed. Where there are none, there will be `more` once its stage has come."""
+    """The samples that a worker has claimed. If there are none, `more` says whether there will be in a later stage."""
 
     works: list[Work]
     more: bool = True
-    learning_rate: float = 0.0  # where a master hands samples out: what holds at this point of the training
+    learning_rate: float = 0.0  # from a master that hands samples out: the present one
 
 
 class Source(NamedTuple):
-    """A queue that workers claim from without a dispenser, this many minibatches at a time: they share a place in it.
+    """A queue that workers claim from without a dispenser, `minibatches` at a time: they share a place in it.
 
-    Where an epoch's order has a `group` of samples together, they claim whole groups, and need not claim while they
-    have minibatches of one.
+    If an epoch's order keeps `group` samples together, workers claim whole groups, and need not claim while they have
+    minibatches left of one. 0: no groups.
     """
 
     queue: Queue
@@ -29,16 +29,16 @@ class Source(NamedTuple):
     group: int = 0
 
     def claim(self, place: int, worker: int, has: int = 0) -> tuple[Claimed, int]:
-        """What the worker of this number, which `has` this many minibatches, claims at a place, and the place after
-        it."""
+        """What the worker of this number, which `has` so many minibatches already, claims at a place, and the place
+        after it."""
         works, after = self.queue.take(self.schedule, place, self.minibatches - has, worker, self.group)
         return Claimed(works, more=after < self.queue.end), after
 
 
 class Centre:
-    """What a rank calls depends on its role; what a centre has no need of does nothing.
+    """A rank calls the methods of its role; a method that a centre does not need does nothing.
 
-    `direct`: vectors are read to and pushed from where the device has them, else host memory. `pieces`: in the order in
+    `direct`: vectors are read to and pushed from the device's memory, else host memory. `pieces`: in the order in
     which this worker treats them. `poll_interval`: seconds between two polls of a master for whom nothing waits; None:
     short ones at first, then longer. `polls_when_idle`: how many polls may pass before an idle master does more.
     """
@@ -51,24 +51,24 @@ class Centre:
     # ---- a worker's
 
     def claim(self, has: int = 0) -> Claimed:
-        """Take samples that nobody else then gets; none at the end, where this worker's stage has not come, or where
+        """Take samples that no other worker gets. There are none at the end, before this worker's stage has come, or if
         the minibatches that it `has` suffice."""
         raise NotImplementedError
 
     def read(self, piece: slice, out: Array) -> int | None:
-        """Copy a piece of the centre; its version where the centre has versions. All pieces once, in order, after a
-        claim of a worker that then has samples."""
+        """Copy a piece of the centre to `out`; returns the centre's version if it has versions. Call it for all pieces,
+        once each and in order, after a claim that has left the worker with samples."""
         raise NotImplementedError
 
     def push(self, piece: slice, d: Array, told: Gradient | None = None) -> None:
-        """Start giving the centre `d`, which stays untouched until `settle`: all pieces once, in order.
+        """Start giving the centre `d`, which must stay untouched until `settle`: all pieces, once each and in order.
 
-        A centre that only adds needs no more. A master that merges gradients must be told what they are over.
+        `told` says which samples a gradient is of, for a master that merges; a centre that only adds needs none.
         """
         raise NotImplementedError
 
     def progress(self) -> None:
-        """Give what is under way a chance to move."""
+        """Let transfers in progress advance."""
 
     def settle(self) -> None:
         """Wait until what was given to `push` may be changed."""
@@ -83,29 +83,29 @@ class Centre:
         raise NotImplementedError
 
     def copy(self, out: Array) -> None:
-        """A copy of the centre as it passes by."""
+        """Copy the centre to `out`. Workers may change it meanwhile."""
         raise NotImplementedError
 
     def place(self) -> int:
-        """How many samples the workers have claimed for themselves."""
+        """How many samples the workers have claimed from a `Source`, which is the place in its queue."""
         return 0
 
     def handle(self, sender: int, message: FromWorker) -> bool:
-        """Whether a worker's message was for the centre; then it has been dealt with."""
+        """Handle a worker's message if it is for the centre; returns whether it was."""
         return False
 
     def trained(self, worker: int, samples: int) -> None:
-        """A worker has trained on this many samples, the first of those that it has claimed; its next move has them."""
+        """Note that a worker has trained on the first `samples` of those it has claimed; its next move is of them."""
 
     def untrained(self) -> list[Work] | None:
-        """What workers have claimed and no move has, where that is known."""
+        """The samples that workers have claimed and that are in no move yet; None if the centre does not know."""
         return None
 
     def serve(self) -> bool:
-        """Go on with what workers have asked for; whether anything moved."""
+        """Send what workers have asked for; returns whether anything was sent."""
         return False
 
     # ---- both
 
     def close(self) -> None:
-        """Collective, at a clean end."""
+        """Free the centre. Collective, at a clean end."""

@@ -1,4 +1,4 @@
-"""A worker's link to its master: what it hears is filed as it comes."""
+"""A worker's link to its master, which notes the master's messages as they come."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -12,11 +12,11 @@ Wanted = TypeVar("Wanted", Assignment, Place, Piece)
 
 
 class MasterLink:
-    """What a worker was told, and how it tells what it has done.
+    """Sends a worker's messages to its master, and holds what the master has told it.
 
     `stopping`: train no more; `over`: leave; `granted`: hand your gradient over; `saving`: copy your piece of a
     checkpoint and wait; `saved_as`: the name of the last one; `unconfirmed`: additions to the centre that are not known
-    to have arrived; `unheard`: losses to which the common rate has not been heard.
+    to have arrived; `unheard`: messages with losses to which the master has not answered the common rate.
     """
 
     def __init__(self, session: Session, master: int) -> None:
@@ -25,7 +25,7 @@ class MasterLink:
         self.saving, self.saved_as = False, 0
         self.unconfirmed = self.unheard = 0
         self._answers: list[Assignment | Place | Piece] = []
-        self._told = False  # of this rank's stop request, or that no more will come from it
+        self._told = False  # whether the master knows of this rank's stop request, or that it has finished
 
     def tell(self, message: FromWorker) -> None:
         """Send a message."""
@@ -36,7 +36,7 @@ class MasterLink:
         TO_MASTER.tell(self.session, self.master, message)
 
     def poll(self) -> bool:
-        """File what has come, and pass a stop request on; whether anything has come."""
+        """Note what has come, and pass a stop request on; returns whether anything has come."""
         if self.session.stop.flag and not self._told:
             self.tell(messages.StopRequest())
         seen = False
@@ -63,7 +63,7 @@ class MasterLink:
         return seen
 
     def until(self, condition: Callable[[], bool], what: str) -> None:
-        """File messages until the condition holds. Raises Overdue naming `what`."""
+        """Take messages until the condition holds. Raises Overdue naming `what`."""
         self.transport.until(condition, what, [self.master], self.poll)
 
     def answer(self, wanted: type[Wanted], what: str) -> Wanted:

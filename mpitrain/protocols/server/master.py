@@ -8,7 +8,7 @@ from mpitrain.training.loop import Trainer
 
 
 class Master(Trainer):
-    """Rank 0. What workers say to it, and what it does for them beside, is its family's."""
+    """Rank 0's loop. Subclasses handle their workers' messages (`handle`) and do what else is due (`work`)."""
 
     def __init__(self, session: Session, centre: Centre, workers: list[int]) -> None:
         super().__init__(session)
@@ -20,21 +20,21 @@ class Master(Trainer):
         self._polls_to_skip = 0
 
     def serve(self) -> None:
-        """Until every worker has finished."""
+        """Serve the workers until each has finished."""
         self.transport.until(
             lambda: len(self.finished) == len(self.workers),
             *("any worker", self.workers, self._attend, self.centre.poll_interval),
         )
 
     def handle(self, sender: int, message: FromWorker) -> None:
-        """Do what a worker's message asks for. Raises WireError naming it when that was not due."""
+        """Do what a worker's message asks for. Raises WireError naming the worker if the message was not due."""
         if isinstance(message, Given):
             self.counters.figures.add(sender, message.amounts)
             return
         raise WireError(f"rank {sender} sent {message}, which was not due")
 
     def work(self) -> bool:
-        """Do for the workers what is due; whether there was anything."""
+        """Do for the workers what is due; returns whether anything was."""
         return False
 
     def tell(self, worker: int, message: FromMaster) -> None:
@@ -47,8 +47,8 @@ class Master(Trainer):
             self.tell(worker, message)
 
     def _attend(self) -> bool:
-        """Do what is due; whether there was anything. After a turn without, little is done for some polls unless a
-        message waits: the workers need the cores."""
+        """Do what is due; returns whether anything was. If nothing was, the next polls only look for a message, so that
+        the workers have the cores."""
         if self._polls_to_skip and not self.transport.waiting(TO_MASTER.tag):
             self._polls_to_skip -= 1
             return False
@@ -58,7 +58,7 @@ class Master(Trainer):
         return busy
 
     def turn(self) -> bool:
-        """Take what has come, and serve the workers; whether there was anything."""
+        """Take what has come, and serve the workers; returns whether there was anything to do."""
         busy = False
         while (arrived := TO_MASTER.poll(self.transport)) is not None:
             sender, envelope = arrived
@@ -74,6 +74,6 @@ class Master(Trainer):
         if self.session.stop.flag and not self._told:
             self._told = True
             for worker in self.workers:
-                if worker not in self.finished:  # who has finished may be gone, and leave the message behind
+                if worker not in self.finished:  # one that has finished may be gone, and never take the message
                     self.tell(worker, Finish())
         return busy

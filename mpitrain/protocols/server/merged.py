@@ -1,8 +1,8 @@
-"""A centre Θ that a master rewrites: it merges whole gradients, one after another, and numbers what it makes of them.
+"""A centre Θ that a master rewrites: it merges whole gradients, one after another, and numbers the resulting Θ.
 
 A worker claims by message, once; then each gradient that it pushes is answered by its next samples, once Θ includes it.
-It reads Θ where `versioned.py` shows it. A reader that fails three times, or has nowhere to read, asks by message, and
-the master sends a copy of Θ as it is between two updates.
+It reads Θ from the memory of `versioned.py`. A reader that fails three times, or cannot reach that memory, asks by
+message, and the master sends a copy of Θ as it is between two updates.
 """
 
 from collections.abc import Callable, Iterator
@@ -26,7 +26,7 @@ MOST_ASKED = 64  # pulls in a row that are asked for at once, before a reader tr
 
 
 class MergedCentre(Centre):
-    """A worker's face."""
+    """A worker's side."""
 
     direct = True  # the worker stages its vectors itself
 
@@ -36,24 +36,24 @@ class MergedCentre(Centre):
         self._in_order = session.config.algorithm.in_order
         self.gradient, self.pieces = memory.gradient, [slice(0, memory.gradient.size)]
         self._claimed = False  # a pushed gradient is a claim, too
-        self._at_least = 0  # the index of a Θ with this worker's last gradient
-        self._asked = self._to_ask = 0  # how many pulls were asked for at once, and how many are still to be
+        self._at_least = 0  # the index of the first Θ that includes this worker's last gradient
+        self._asked = self._to_ask = 0  # how many pulls in a row ask by message without a try, and how many still will
 
     def claim(self, has: int = 0) -> Claimed:
         if not self._claimed:
             self._link.tell(Claim())
         answer = self._link.answer(Assignment, "samples from the master")
         self.settle()
-        self._claimed = self._link.granted = False  # a grant came too late
+        self._claimed = self._link.granted = False  # a grant may have come too late
         self._at_least = answer.index
         return Claimed([answer.work] if answer.work else [], False, answer.learning_rate)
 
     def read(self, piece: slice, out: Array) -> int:
-        """Copy Θ_j with j no older than this worker's own last update; j.
+        """Copy Θ_j with j no older than this worker's own last update; returns j.
 
-        Where Θ has changed during each try, it will most likely do so at the next pull, too, and each try in vain has
-        taken the master's link from the others. So the next pull asks at once; after another failure the next three,
-        then seven, and so on to MOST_ASKED.
+        If Θ has changed during each try, it will most likely do so at the next pull, too, and each try in vain has used
+        the master's link, which others need. So the next pull asks by message at once; after another failure the next
+        three, then seven, and so on to MOST_ASKED.
         """
         index = None
         if self._to_ask:
@@ -84,7 +84,7 @@ class MergedCentre(Centre):
     def push(self, piece: slice, d: Array, told: Gradient | None = None) -> None:
         assert told is not None
         self._claimed = True
-        if self._memory.handed_over(self._transport.rank) is not None:  # `gradient`, where the master sees it
+        if self._memory.handed_over(self._transport.rank) is not None:  # `d` is `gradient`, which the master sees
             self._transport.traffic.bytes_sent += d.nbytes
             self._link.tell(told)
             return
@@ -93,7 +93,7 @@ class MergedCentre(Centre):
         self._vectors.send(self._link.master, d)
 
     def asked_for(self, ready: bool) -> bool:
-        """Whether the master wants the gradient now, which it is told of once when it is `ready`."""
+        """Whether to hand the gradient over now. `ready`, once a round: tell the master that it can have it."""
         if ready:
             self._link.tell(Ready())
         self._link.poll()
@@ -112,7 +112,7 @@ class MergedCentre(Centre):
 
 
 class MergingCentre(Centre):
-    """The master's face. `memory.theta` is Θ, unless a GPU keeps it: then it is a copy in host memory."""
+    """The master's side. `memory.theta` is Θ itself, or if Θ is in GPU memory, a copy of it in host memory."""
 
     def __init__(self, session: Session, memory: Memory) -> None:
         self._memory, self._device, self._state = memory, session.device, session.state
@@ -124,7 +124,7 @@ class MergingCentre(Centre):
         return 0 if self._copies.asked else POLLS_WHEN_IDLE
 
     def put(self, theta: Array) -> None:
-        """Θ ← θ, where the updates then change it."""
+        """Θ ← θ; if both are in the same kind of memory, updates then change `memory.theta` itself."""
         with self._memory.writing(self._state.index):
             if type(self._memory.theta) is not type(theta):
                 self._device.download(theta, self._memory.theta)
@@ -134,14 +134,14 @@ class MergingCentre(Centre):
 
     @contextmanager
     def updating(self) -> Iterator[None]:
-        """Context of an update of Θ, which then is where workers read it."""
+        """Context of an update of Θ; at its end, workers can read the new Θ."""
         with self._memory.writing(self._state.index + 1):
             yield
             if self._state.theta is not self._memory.theta:
                 self._device.download(self._state.theta, self._memory.theta)
 
     def gradient(self, worker: int, told: Gradient) -> Array:
-        """The gradient that a worker tells of, on the device. Raises WireError when it is damaged."""
+        """The gradient that a worker has announced, on the device. Raises WireError if it is damaged."""
         seen = self._memory.handed_over(worker)
         if seen is None:
             seen = self._memory.gradient
@@ -161,7 +161,7 @@ class MergingCentre(Centre):
         return self._copies.send(theta, self._state.index)
 
     def close(self) -> None:
-        """Collective, once what was sent has left."""
+        """Wait until what was sent has left, and free the memory. Collective."""
         self._copies.finish()
         if self._state.theta is self._memory.theta:
             self._state.theta = self._memory.theta.copy()
@@ -169,7 +169,7 @@ class MergingCentre(Centre):
 
 
 class OwnMerged(Centre):
-    """Master and worker are one process: a worker's face. `after_update` does what is due after every gradient."""
+    """A worker's side if the master is in the same process. `after_update` does what is due after every gradient."""
 
     direct = True
 

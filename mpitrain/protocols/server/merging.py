@@ -1,7 +1,7 @@
-"""A worker of a centre that a master merges into: pull Θ_j; take n minibatches, stepping its own θ; push their sum, or
-what else the algorithm's rule makes of them.
+"""A worker of a centre that a master merges into: it pulls Θ_j, takes n minibatches, stepping its own θ, and pushes the
+sum of their gradients, or what else the algorithm's rule makes of them.
 
-When it computes `until_free`, it says after n minibatches that it is ready, and computes on until the master grants.
+With `until_free`, it tells the master after n minibatches that it is ready, and computes on until the master grants.
 """
 
 from dataclasses import replace
@@ -26,7 +26,7 @@ class MergingWorker(Loop[Claimed]):
         self.options, device = session.config.algorithm, session.device
         self.theta = np.zeros_like(device.to_device(session.state.theta))
         self.gradient = np.empty_like(self.theta)
-        # Θ and the sum of gradients cross between this worker's memory and the centre's, where those are two.
+        # If this worker's vectors and the centre's are in different memories, Θ and the sum are copied between them.
         apart = type(self.theta) is not type(centre.gradient)
         self._read = device.host_like(self.theta) if apart else self.theta
         self._total = np.empty_like(self.theta) if apart else centre.gradient
@@ -39,20 +39,20 @@ class MergingWorker(Loop[Claimed]):
         return claimed if claimed.works else None
 
     def advance(self, work: Claimed) -> None:
-        """A round of gradients; their sum goes to the centre."""
+        """Compute a round of gradients, and push the result."""
         told = self.round(work)
         self._outgoing.finish()
         self.centre.push(self.centre.pieces[0], self.centre.gradient, told)
 
     def pull(self) -> int:
-        """Fetch Θ_j; j."""
+        """Fetch Θ_j; returns j."""
         index = self.centre.read(self.centre.pieces[0], self._read)
         if self._read is not self.theta:
             self.session.device.upload(self.theta, self._read, steady=True)
         return index
 
     def round(self, claimed: Claimed) -> Gradient:
-        """One round of gradients from Θ_j; what their sum, which lies in `centre.gradient`, is over."""
+        """Compute one round from Θ_j, with its result in `centre.gradient`; returns the message that announces it."""
         index, (work,) = self.pull(), claimed.works
         rule, samples, loss = self.rule, 0, 0.0
         rule.begin()
@@ -68,7 +68,7 @@ class MergingWorker(Loop[Claimed]):
             self.transport.heartbeat()
             if last or self.session.stop.flag or self.centre.asked_for(ready=number == self.options.period):
                 break
-        if not known:  # the last minibatch was not known to be it
+        if not known:  # the round was ended after a minibatch that was not known to be the last
             rule.end()
             self._outgoing.start(slice(0, self._total.size))
         return Gradient(index, replace(work, count=samples), number, loss)

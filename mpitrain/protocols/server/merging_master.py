@@ -17,8 +17,8 @@ from mpitrain.training.context import Session
 
 
 class MergingMaster(Master):
-    """In round-robin order gradients are merged in the order of the workers, and a worker has read Θ before the next
-    one is."""
+    """Serves the workers. In round-robin order it merges gradients in the order of the workers, each after the worker
+    before has read Θ."""
 
     centre: MergingCentre
 
@@ -105,10 +105,10 @@ class MergingMaster(Master):
         if not self.claims:
             return False
         waiting = [worker for worker in self.workers if worker in self.claims and not self._waits(worker)]
-        greeted = [worker for worker in waiting if self._may_enter(worker)]
-        for worker in greeted[:1] if self.in_order else greeted:
+        entering = [worker for worker in waiting if self._may_enter(worker)]
+        for worker in entering[:1] if self.in_order else entering:
             self._answer_claim(worker)
-        return bool(greeted)
+        return bool(entering)
 
     def _answer_claim(self, worker: int) -> None:
         """Give a worker samples, unless it must wait for them; or let it go."""
@@ -132,7 +132,7 @@ class MergingMaster(Master):
             self.pulling = worker
 
     def _next_work(self, worker: int, minibatch: int, left: int) -> Work | None:
-        """The next samples for a worker: from the queue, of which it has whole chunks to itself if there are any."""
+        """The next samples for a worker: from the queue, or with chunked sampling from chunks that it has to itself."""
         queue, most = self.state.queue, self.options.steps_of(*self.speeds.of(worker))
         if not self.options.samples_of_chunks:
             return queue.next(minibatch, most, left)
@@ -156,7 +156,7 @@ class MergingMaster(Master):
     # ---- whose turn it is
 
     def _waits(self, worker: int) -> bool:
-        """Whether a worker is to wait for its stage, or for ranges that others may give back."""
+        """Whether a worker is to wait for its stage, or for samples that others may give back."""
         queue = self.state.queue
         if worker in self.stocks:
             return False
@@ -170,12 +170,12 @@ class MergingMaster(Master):
         return self.workers[: self.session.schedule.at(self.state.queue.position).workers]
 
     def _is_active(self, worker: int) -> bool:
-        """Whether a worker is one of this stage, or must do what is left because all of those have finished."""
+        """Whether a worker is one of this stage, or must do what is left because all of the stage have finished."""
         active = self._active()
         return worker in active or self.finished.issuperset(active)
 
     def _may_enter(self, worker: int) -> bool:
-        """In round-robin order the workers enter one by one, each once its forerunner has Θ."""
+        """In round-robin order the workers enter one by one, each once the one before has Θ."""
         missing = self._missing() if self.in_order else []
         return worker not in missing or (worker == missing[0] and self.pulling is None)
 

@@ -7,7 +7,7 @@ LATEST = 4  # rounds of a worker that count: a master that is busy takes note of
 
 
 class Speeds:
-    """Samples a second of each worker, or what they are given to be, repeated where there are more workers."""
+    """The speed of each worker: measured samples a second, or those `given`, repeated if there are more workers."""
 
     def __init__(self, given: Sequence[float], clock: Callable[[], float], workers: Sequence[int]) -> None:
         self._clock, self._began = clock, dict[int, float]()
@@ -15,16 +15,16 @@ class Speeds:
         self._given = {worker: given[number % len(given)] for number, worker in enumerate(workers)} if given else {}
 
     def began(self, worker: int) -> None:
-        """A worker has got samples."""
+        """Note that a worker gets samples now."""
         self._began[worker] = self._clock()
 
     def ended(self, worker: int, samples: int) -> None:
-        """A worker has trained on this many samples since then."""
+        """Note that a worker has trained on `samples` samples since `began`."""
         if (seconds := self._clock() - self._began[worker]) > 0:
             self._rounds[worker].append(samples / seconds)
 
     def of(self, worker: int) -> tuple[float, float]:
-        """The speed of a worker, and that of the fastest; equal as long as nothing is known of it."""
+        """The speeds of a worker and of the fastest; equal as long as that worker's speed is not known."""
         known = self._given or {each: max(rounds) for each, rounds in self._rounds.items() if rounds}
         fastest = max(known.values(), default=1.0)
         return known.get(worker, fastest), fastest

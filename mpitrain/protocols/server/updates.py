@@ -1,4 +1,4 @@
-"""What a master does with the gradients that it merges: which it takes, and what becomes of them. No messages."""
+"""Which gradients a master accepts, and how it updates the state by them. No messages."""
 
 from collections import Counter
 
@@ -26,10 +26,10 @@ class Updates:
         self._scratch = scratch_for(self.state.theta)
         self._highest = max(each.learning_rate for each in self.schedule.all)
         self._workers = session.members[session.has_master :]
-        self._of_worker: dict[int, Buffers] = {}  # what the algorithm keeps for each
+        self._of_worker: dict[int, Buffers] = {}  # what the algorithm keeps for each worker
 
     def begins(self, worker: int) -> None:
-        """A worker gets samples, to compute a gradient of them at the present Θ."""
+        """Note that a worker gets samples, whose gradient it computes at the present Θ."""
         if (seen := self._kept_for(worker).get("seen")) is not None:
             np.copyto(seen, self.state.theta)
 
@@ -49,7 +49,7 @@ class Updates:
             self.counters.samples_dropped += told.work.count
             return False
         with np.errstate(over="ignore", invalid="ignore"):
-            square = float(np.dot(gradient, gradient))  # one pass at memory speed; overflow alone is no verdict
+            square = float(np.dot(gradient, gradient))  # one pass at memory speed; finite elements may overflow it
         if np.isfinite(square) or np.isfinite(gradient).all():
             self._refused_in_a_row[worker] = 0
             return True
@@ -67,7 +67,7 @@ class Updates:
         return False
 
     def apply(self, gradient: Array, told: Gradient, worker: int) -> None:
-        """The algorithm's update with the worker's index j; counts i and the staleness.
+        """Apply the algorithm's update; counts the index i and the staleness i − j of the worker's Θ_j.
 
         Learning rate and momentum are those of the master's index (Chan & Lane 2014, Algorithm 1: LEARNINGRATE(i),
         MOMENTUM(i)): of the stage that the samples merged so far have reached.

@@ -23,7 +23,7 @@ HEADER = 64  # bytes before the vector: the version, on a cache line of its own
 
 
 class Memory:
-    """One rank's memory for the exchange; by itself, the master's own, which nobody else reads.
+    """One rank's memory for the exchange. This class is that of exchange by messages: other ranks cannot read Θ in it.
 
     `theta` is Θ, meaningful on the master only; in `gradient` this worker sums its gradients, and the master receives
     them.
@@ -34,9 +34,9 @@ class Memory:
     over_network = False  # whether reading Θ takes the network
 
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu) -> None:
-        place = device.to_device if device.direct else CPU.to_device
-        self.theta = place(device.host_zeros(size if transport.rank == master else 0, dtype))
-        self.gradient = place(device.host_zeros(size, dtype))
+        to_device = device.to_device if device.direct else CPU.to_device
+        self.theta = to_device(device.host_zeros(size if transport.rank == master else 0, dtype))
+        self.gradient = to_device(device.host_zeros(size, dtype))
 
     @contextmanager
     def writing(self, index: int) -> Iterator[None]:
@@ -44,15 +44,15 @@ class Memory:
         yield
 
     def read(self, out: Array) -> int | None:
-        """Copy Θ; its index, or None when it was being written or cannot be read directly."""
+        """Copy Θ to `out`; returns its index, or None if Θ was being written or cannot be read directly."""
         return None
 
     def handed_over(self, worker: int) -> Array | None:
-        """The gradient of a worker where the master can see it, None when it comes by message."""
+        """A worker's gradient, if the master can read it in the worker's memory; None if it comes by message."""
         return None
 
     def close(self) -> None:
-        """Collective, at a clean end."""
+        """Free the memory. Collective, at a clean end."""
 
 
 class Versioned(Memory):
@@ -94,7 +94,7 @@ class Versioned(Memory):
 
 
 class SharedMemory(Versioned):
-    """One node: loads and stores."""
+    """Memory of ranks on one node, accessed by loads and stores."""
 
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int) -> None:
         self._segments, self._dtype = Segments(transport, HEADER + size * dtype.itemsize, shared=True), dtype
@@ -120,7 +120,7 @@ class SharedMemory(Versioned):
 
 
 class RemoteMemory(Versioned):
-    """Several nodes: one-sided gets. Ranks of one node read by plain loads."""
+    """Memory of ranks on several nodes, read by one-sided gets (within a node MPI makes these plain loads)."""
 
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> None:
         nbytes = HEADER + size * dtype.itemsize
@@ -140,7 +140,7 @@ class RemoteMemory(Versioned):
 def open_memory(transport: Transport, how: str, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> Memory:
     """Memory for `size` elements on `master`. Collective over all ranks.
 
-    Its vectors lie in host memory; by message, if MPI takes them from there, on the `device`.
+    Its vectors are in host memory; for exchange by messages, if MPI takes vectors from there, on the `device`.
     """
     if how == "shared":
         return SharedMemory(transport, size, dtype, master)

@@ -21,8 +21,8 @@ HEADER = 64  # bytes before the first rank's share: the place in the queue, on a
 
 
 class WindowCentre(Centre):
-    """One-sided, with a share on each of `ranks`, the master first. Every rank has one, with both faces; `number` is
-    this worker's; without a `source` there is nothing to claim. Collective to make and to close."""
+    """A centre with a share on each of `ranks`, the master first. Master and workers each make one; `number` is this
+    worker's; without a `source` there is nothing to claim. Collective to make and to close."""
 
     poll_interval, polls_when_idle = ENTER_MPI, 10
 
@@ -37,7 +37,7 @@ class WindowCentre(Centre):
         self._memory.own[:] = 0
         self._owner = {(b.start, b.stop): (rank, part) for rank, part in owned.items() for b in block_slices(part)}
         first = ranks.index(transport.rank) if transport.rank in ranks else 0
-        turned = ranks[first:] + ranks[:first]  # so that not all begin at the same share
+        turned = ranks[first:] + ranks[:first]  # so that workers do not all begin at the same share
         self.pieces = [b for rank in turned for b in block_slices(owned[rank])]
         transport.barrier("the centre's memory")
 
@@ -76,7 +76,7 @@ class WindowCentre(Centre):
     # ---- the master's
 
     def put(self, theta: Array) -> None:
-        """x̃ ← θ, of which each rank lays out its own share. Collective."""
+        """x̃ ← θ; each rank writes its own share. Collective."""
         for piece in self.pieces:
             rank, offset = self._where(piece)
             if rank == self._transport.rank:
