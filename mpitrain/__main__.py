@@ -69,7 +69,11 @@ def _is_misspelled(word: str) -> bool:
 
 def _refuse(fault: str) -> int:
     """Report a fault of the command line once, on any number of ranks; the exit status."""
-    return int(resolve_name("mpitrain.cli.train:refuse")(fault))
+    try:
+        return int(resolve_name("mpitrain.cli.train:refuse")(fault))
+    except BadInput as error:  # of its launcher
+        say(error)
+        return 2
 
 
 def _prepare_output() -> None:
