@@ -1,7 +1,11 @@
 """What is printed arrives as it was given."""
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 from rich.console import Console
@@ -24,3 +28,18 @@ def test_lines_are_printed_whatever_the_environment_says_of_columns(
     monkeypatch.setenv("COLUMNS", columns)
     opened().print("28,207 samples a second")
     assert capsys.readouterr().out == "28,207 samples a second\n"
+
+
+@pytest.mark.parametrize("words", [[], ["-u"]])
+def test_output_that_nobody_reads_or_that_has_no_room(words: list[str]) -> None:
+    """`describe | head -1` ends as without head; on a full disk a line says it, and the status that it failed."""
+    command = [sys.executable, *words, "-m", "mpitrain", "describe"]
+    reading, writing = os.pipe()
+    os.close(reading)
+    with open(writing, "wb") as pipe:
+        ended = subprocess.run(command, stdout=pipe, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert ended.returncode == 1
+    assert ended.stderr == "mpitrain: standard output: cannot be written: No space left on device\n"
