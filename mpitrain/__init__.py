@@ -8,6 +8,8 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING
 
+from mpitrain.start import prepare_cache
+
 if TYPE_CHECKING:
     from mpitrain.api.loop import distribute as distribute
     from mpitrain.api.python import Trained as Trained
@@ -19,6 +21,8 @@ __version__ = "0.1.0"
 # Installed, mpitrain.kernels lies in this folder; in a checkout it is the folder kernels/ beside it.
 if not Path(__file__).with_name("kernels").is_dir():
     __path__.append(str(Path(__file__).resolve().parent.parent))
+
+prepare_cache()  # before anything loads Numba
 
 
 def __getattr__(name: str) -> object:

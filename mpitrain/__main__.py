@@ -52,7 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
         return _refuse(f"{words[0]} starts the ranks itself: start it without mpirun")
     try:
         run = resolve_name(options.run) if isinstance(options.run, str) else options.run
-        return int(run(options) or 0)
+        status = int(run(options) or 0)
+        trains = words[0] in ("train", "launch") and not options.print_config  # its results are in the run folder
+        return 1 if _output_was_lost() and not trains else status
     except BadInput as error:
         say(error)
         return 2
@@ -69,15 +71,51 @@ def _is_misspelled(word: str) -> bool:
 
 def _refuse(fault: str) -> int:
     """Report a fault of the command line once, on any number of ranks; the exit status."""
-    return int(resolve_name("mpitrain.cli.train:refuse")(fault))
+    try:
+        return int(resolve_name("mpitrain.cli.train:refuse")(fault))
+    except BadInput as error:  # of its launcher
+        say(error)
+        return 2
+
+
+class _Outlet(io.FileIO):
+    """Standard output. Once nobody reads it, or its disk is full, what is written is dropped: commands go on."""
+
+    lost: OSError | None = None  #: why
+
+    def write(self, content: Any, /) -> int:
+        if self.lost is None:
+            try:
+                return super().write(content) or 0
+            except OSError as error:
+                self.lost = error
+        return len(memoryview(content).cast("B"))
 
 
 def _prepare_output() -> None:
-    """Make both streams accept all output, even if they are closed or the locale lacks characters."""
+    """Make both streams accept all output, even if they are closed, full or the locale lacks characters."""
     sys.stdout, sys.stderr = (stream or open(os.devnull, "w") for stream in (sys.stdout, sys.stderr))  # noqa: SIM115
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout is sys.__stdout__ and sys.stdout.fileno() == 1:
+        before, outlet = sys.stdout, _Outlet(1, "w", closefd=False)
+        at_once = before.write_through  # as with python -u
+        buffer: Any = outlet if at_once else io.BufferedWriter(outlet)
+        sys.stdout = io.TextIOWrapper(
+            buffer, before.encoding, line_buffering=before.line_buffering, write_through=at_once
+        )
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
+
+
+def _output_was_lost() -> bool:
+    """Whether what a command printed did not arrive, which is said, for another reason than that nobody reads on."""
+    sys.stdout.flush()
+    buffer = getattr(sys.stdout, "buffer", None)
+    lost = getattr(getattr(buffer, "raw", buffer), "lost", None)
+    if lost is None or isinstance(lost, BrokenPipeError):
+        return False
+    say(f"standard output: cannot be written: {lost.strerror}")
+    return True
 
 
 class Parser(argparse.ArgumentParser):

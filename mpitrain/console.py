@@ -7,12 +7,13 @@ from pathlib import Path
 
 from rich.console import Console
 
+NARROWEST = 20  # columns in which a table can be read
 LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "hydra_pmi_proxy", "orterun", "prterun", "prted", "prte")
 
 
 def open_plain() -> Console:
     """Standard output for tables and lines of commands that draw no live lines. No text in it becomes an emoji."""
-    return Console(highlight=False, emoji=False)
+    return Console(highlight=False, emoji=False, width=_usable_width())
 
 
 class Output(Console):
@@ -34,7 +35,7 @@ class Output(Console):
 def open_console(live: bool = True, quiet: bool = False) -> Console:
     """Standard output. `is_terminal` is true if `live` lines are wanted and possible. `quiet`: print nothing."""
     terminal = _terminal() if live else None
-    width = None if terminal is None else _width(terminal)
+    width = _usable_width() if terminal is None else _width(terminal)
     return Output(
         file=sys.stdout, highlight=False, emoji=False, force_terminal=terminal is not None, width=width, quiet=quiet
     )
@@ -57,6 +58,13 @@ def _terminal() -> str | None:
     if out is not None:
         return out if out.startswith("/dev/pts/") else None
     return os.ttyname(sys.stdout.fileno()) if sys.stdout.isatty() else None
+
+
+def _usable_width() -> int | None:
+    """Columns where the environment tells so few, such as 0 in some containers, that rich shows nothing; None: rich's
+    choice."""
+    told = os.environ.get("COLUMNS", "")
+    return 80 if told.isdecimal() and int(told) < NARROWEST else None
 
 
 def _width(terminal: str) -> int:

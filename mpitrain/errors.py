@@ -141,11 +141,22 @@ def _is_library(path: str) -> bool:
 
 
 def library(module: str, need: str, extra: str) -> ModuleType:
-    """Import a module that an extra installs. Raises BadInput with `need`, such as "prepare wav needs soundfile"."""
+    """Import a module that an extra installs. Raises BadInput with `need`, such as "prepare wav needs soundfile", and
+    what is wrong with an installed one."""
     try:
-        return import_module(module)
-    except (ImportError, OSError) as error:  # OSError: the package is installed without its C library
-        raise BadInput(f"{need}: pip install mpitrain[{extra}]") from error
+        return installed(module)
+    except Exception as error:  # not only ImportError: a package without its C library, or for another NumPy
+        why = "" if missing(error, module.partition(".")[0]) else f" (what is installed fails: {first_line(error)})"
+        raise BadInput(f"{need}: pip install mpitrain[{extra}]{why}") from error
+
+
+def installed(module: str) -> ModuleType:
+    """Import a module of an installed package. Raises ModuleNotFoundError also where a mere folder has its name, such
+    as one of the user's in the working directory, or what an uninstalled package has left."""
+    name = module.partition(".")[0]
+    if import_module(name).__file__ is None:
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+    return import_module(module)
 
 
 def nearest(word: str, known: list[str], prefix: str = "", cutoff: float = 0.5) -> str:

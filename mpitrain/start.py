@@ -123,15 +123,21 @@ def stopped_ranks() -> dict[int, int]:
 
 
 def prepare_environment() -> None:
-    """Choose OpenBLAS's kernels where its own choice is slower, and the folder of Numba's cache. Variables that the
-    user has set are kept."""
+    """Choose OpenBLAS's kernels where its own choice is slower. A variable that the user has set is kept."""
     if _is_zen_4():
         # Zen 4 executes an AVX-512 instruction in two halves: the AVX2 kernels are 3 to 10 % quicker there
         # (benchmarks/compute).
         os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")
-    beside = Path(__file__).parent / "models" / "__pycache__"
-    if not _writable(beside) and not _writable(users_cache("numba")):
-        os.environ.setdefault("NUMBA_CACHE_DIR", _private_folder())
+
+
+def prepare_cache() -> None:
+    """Give Numba a folder for its compiled loops where it can write neither to that of the user's variable, nor to the
+    package, nor to the home folder: without one it compiles nothing."""
+    given = os.environ.get("NUMBA_CACHE_DIR")
+    places = [Path(__file__).parent / "models" / "__pycache__", users_cache("numba"), *([Path(given)] if given else [])]
+    if not any(map(_writable, places)):
+        with suppress(OSError):  # some commands need no loops
+            os.environ["NUMBA_CACHE_DIR"] = _private_folder()
 
 
 def users_cache(name: str) -> Path:
@@ -148,12 +154,15 @@ def _writable(folder: Path) -> bool:
 
 
 def _private_folder() -> str:
-    """A temporary folder that belongs to this user alone, for when Numba can write neither to the package nor to the
-    home folder."""
-    folder = Path(tempfile.gettempdir()) / f"mpitrain-{os.getuid()}"
+    """A temporary folder that belongs to this user alone; in memory where no disk can be written, as in a container."""
+    try:
+        place = tempfile.gettempdir()
+    except FileNotFoundError:
+        place = "/dev/shm"
+    folder = Path(place) / f"mpitrain-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
-        return tempfile.mkdtemp(prefix="mpitrain-")
+        return tempfile.mkdtemp(prefix="mpitrain-", dir=place)
     return str(folder)
 
 

@@ -184,3 +184,27 @@ def test_a_share_of_less_than_a_core_is_one(monkeypatch: pytest.MonkeyPatch) -> 
 def test_where_there_are_no_control_groups(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(start, "OWN", tmp_path / "missing")
     assert start.core_limit() == inf and start.usable_memory() > 0
+
+
+#: A program of the user's, where the package, the home folder and, with an argument, all others are read-only.
+READ_ONLY = """
+import os, sys, tempfile
+os.access = lambda *_: False
+def gettempdir():
+    raise FileNotFoundError
+if sys.argv[1:]:
+    tempfile.gettempdir = gettempdir
+import mpitrain
+print(os.environ["NUMBA_CACHE_DIR"])
+"""
+
+
+@pytest.mark.parametrize("given", [None, "/proc/1/cache"])
+@pytest.mark.parametrize("words", [[], ["no temporary folder"]])
+def test_a_program_has_a_folder_for_compiled_loops(given: str | None, words: list[str], tmp_path: Path) -> None:
+    """As the command line has: where Numba cannot write, it fails at the first loop that it is to keep."""
+    environment = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"}
+    environment |= {"TMPDIR": str(tmp_path)} | ({"NUMBA_CACHE_DIR": given} if given else {})
+    program = [sys.executable, "-c", READ_ONLY, *words]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == f"{'/dev/shm' if words else tmp_path}/mpitrain-{os.getuid()}\n"

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from numba import config as numba
 from threadpoolctl import threadpool_info
 
 from mpitrain.algorithms import name_of
@@ -81,19 +82,29 @@ def of_keys(session: Session) -> Iterator[str]:
     """Warn of a key that changes nothing here, and of a simulated network that is not that of the cluster's file."""
     if said := session.transport.runtime.pace.said:
         yield said
+    yield from of_loops()
     run = session.config.run
     if run.record_order and session.resumed is not None:
         yield "run.record_order: only from its start a training can be replayed: no more of this one is recorded"
     if session.device.name == "cpu" and not session.transport.runtime.simulated:
-        yield from of_threads(session.transport.threads(run.threads))
+        yield from of_threads(session.transport.threads(run.threads), session.transport.cores)
     if run.matmul != "float32" and session.device.name == "cpu" and not session.config.by_torch:
         yield f"run.matmul = {run.matmul!r}: has no effect, NumPy multiplies in the dtype of the parameters on the CPU"
 
 
-def of_threads(number: int) -> Iterator[str]:
-    """Warn of a NumPy whose threads this program does not limit to this number of a rank, and the user does not
-    either: ranks that share cores then wait for each other at every layer."""
+def of_threads(number: int, share: int) -> Iterator[str]:
+    """Warn of more threads of a rank than its share of the cores, such as a site's OMP_NUM_THREADS, and of a NumPy
+    whose threads this program does not limit to this number, and the user does not either: ranks that share cores then
+    wait for each other at every layer."""
+    if number > share:
+        yield f"run.threads: {number} threads a rank, which has {share} of the cores; run.threads={share} is sooner"
     known = any(library["user_api"] == "blas" for library in threadpool_info())
     if not known and not any(os.environ.get(name) for name in THREADS[1:]):
         unknown = "has no effect on NumPy's BLAS, which threadpoolctl does not know"
         yield f"run.threads: {unknown}; set OMP_NUM_THREADS={number}"
+
+
+def of_loops() -> Iterator[str]:
+    """Warn of a variable, perhaps left from a search for a fault, that makes a training a hundred times as long."""
+    if numba.DISABLE_JIT:  # type: ignore[attr-defined]
+        yield "NUMBA_DISABLE_JIT is set: loops are not compiled"

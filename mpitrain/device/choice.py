@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.errors import BadInput, first_line, missing
+from mpitrain.errors import BadInput, first_line, installed, missing
 from mpitrain.mpi import Transport
 from mpitrain.start import local_rank_of
 
@@ -84,7 +84,7 @@ def _version(number: int) -> str:
 def _cupy() -> tuple[Any, str]:
     """CuPy, and why no GPU can be used: "" if one can."""
     try:
-        import cupy
+        cupy: Any = installed("cupy")
     except Exception as error:  # not only ImportError: a CuPy for another driver raises other errors
         return None, MISSING if missing(error, "cupy") else f"CuPy: {first_line(error)}"
     try:

@@ -32,6 +32,7 @@ def initialise() -> None:
     foreign = size.isdecimal() and int(size) > 1 and "PMI_SIZE" not in os.environ and MPI.get_vendor()[0] == "MPICH"
     if foreign and not hasattr(ctypes.CDLL(MPI.__file__), "PMIx_Init"):
         raise _foreign_launcher(int(size), "MPI does not hear from it")
+    _require_connection()
     try:
         start = ctypes.CDLL(MPI.__file__).MPI_Init_thread  # looked for in the library that mpi4py is bound to
     except (OSError, AttributeError):
@@ -41,6 +42,20 @@ def initialise() -> None:
     start(None, None, MPI.THREAD_SERIALIZED, ctypes.byref(ctypes.c_int()))
     for communicator in (MPI.COMM_SELF, MPI.COMM_WORLD):
         communicator.Set_errhandler(MPI.ERRORS_RETURN)  # errors are exceptions, as mpi4py has it
+
+
+def _require_connection() -> None:
+    """Raise BadInput where the connection to MPICH's mpirun is closed: a program that it has started has started this
+    one, and passed on the variables alone, with which MPI_Init would end the process."""
+    given = os.environ.get("PMI_FD", "")
+    if given.isdecimal() and MPI.get_vendor()[0] in ("MPICH", "Intel MPI"):
+        try:
+            os.fstat(int(given))
+        except OSError:
+            raise BadInput(
+                f"PMI_FD = {given}: closed, as in what a program under mpirun starts; start this one without mpirun, "
+                "or without the environment variables that begin with PMI_"
+            ) from None
 
 
 def require_one_job() -> None:

@@ -25,13 +25,14 @@ from mpitrain.mpi.communicator import Communicator, Pace, Runtime, Window
 from mpitrain.mpi.heartbeats import PROBES
 from mpitrain.mpi.launcher import MPI, initialise
 from mpitrain.mpi.watchdog import Blocking, Watchdog
-from mpitrain.start import first_deadline, rank_of
+from mpitrain.start import first_deadline, local_rank_of, rank_of
 
 T = TypeVar("T")
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], object]
 PRINTING = 1.0  # seconds for a rank's last lines to be passed on, once the launcher's helper has read them
 LOADING = 60.0  # seconds that a running rank may take longer than others to load Python and MPI
 READING = 30.0  # seconds for the launcher's helper to read a rank's last lines
+SHARED = 5 << 20  # bytes of shared memory that MPICH 5, with UCX, takes for each rank of a node
 
 
 class Process(Runtime):
@@ -46,6 +47,7 @@ class Process(Runtime):
         """Start MPI. The deadline of the start is looked for in the command line, which is not parsed yet."""
         self._watchdog = Watchdog(self._end_alone, rank_of(os.environ, 0))
         self._patience = first_deadline(sys.argv)  # seconds, of the calls that start and end MPI
+        self.warn_of_little_memory()
         with self._watchdog.blocking("MPI_Init", self._patience, LOADING):
             initialise()
         self._watchdog.rank = MPI.COMM_WORLD.rank  # the watchdog's thread may not ask
@@ -87,6 +89,19 @@ class Process(Runtime):
         except OSError:
             return inf
         return left.f_bavail * left.f_frsize
+
+    def warn_of_little_memory(self) -> None:
+        """Say, once on a node, what a bus error in MPI_Init would not say, and give the line the time to arrive."""
+        ranks = os.environ.get("MPI_LOCALNRANKS", "")
+        with suppress(OSError):
+            memory = os.statvfs("/dev/shm")
+            whole, wanted = memory.f_blocks * memory.f_frsize, int(ranks if ranks.isdecimal() else 0) * SHARED
+            if whole >= wanted:
+                return
+            if local_rank_of(os.environ, 0) == 0:
+                line = f"/dev/shm has {whole / 1e6:,.0f} MB, MPI wants {wanted / 1e6:,.0f} MB for {ranks} ranks"
+                say(f"warning: {line}, or may end with a bus error; in a container: --shm-size=8g")
+            self.sleep(PRINTING)
 
     def finalize_within(self, seconds: float) -> None:
         self._patience = seconds

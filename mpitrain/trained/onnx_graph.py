@@ -20,6 +20,7 @@ from mpitrain.training.parts import form_of
 if TYPE_CHECKING:
     from onnx import NodeProto, TensorProto
 
+DESCRIPTION = "A trained network as a complete ONNX graph: from raw features or pixels to posteriors."
 OPSET = 17
 OLDEST = 13  # the first version in which Softmax works on one axis
 LARGEST = (1 << 31) - (1 << 20)  # most bytes of a protocol buffer
@@ -91,7 +92,7 @@ def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, st
     opsets = [onnx.helper.make_opsetid("", options.opset)]
     version = onnx.helper.find_min_ir_version_for(opsets)
     made = onnx.helper.make_model(
-        whole, opset_imports=opsets, ir_version=version, producer_name="mpitrain", doc_string=__doc__.partition("\n")[0]
+        whole, opset_imports=opsets, ir_version=version, producer_name="mpitrain", doc_string=DESCRIPTION
     )
     onnx.helper.set_model_props(made, metadata)
     onnx.checker.check_model(made, full_check=True)

@@ -1,7 +1,10 @@
 """Warnings before a run: each for the configuration it is about, and none for the defaults."""
 
-from collections.abc import Collection, Sequence
+import os
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
+import numba
 import pytest
 
 from mpitrain import config as configuration
@@ -34,9 +37,24 @@ def test_threads_that_are_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a BLAS that threadpoolctl does not know: three ranks on two cores trained a hundredth of the samples."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
-    assert not list(warnings.of_threads(2))
+    assert not list(warnings.of_threads(2, 2))
     monkeypatch.setattr(warnings, "threadpool_info", lambda: [{"user_api": "openmp"}])
-    (warned,) = warnings.of_threads(2)
+    (warned,) = warnings.of_threads(2, 2)
     assert warned.startswith("run.threads: has no effect") and "OMP_NUM_THREADS=2" in warned
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    assert not list(warnings.of_threads(2))
+    assert not list(warnings.of_threads(2, 2))
+
+
+def test_more_threads_than_cores(launch: Callable[..., Any]) -> None:
+    """As by a site's OMP_NUM_THREADS: three ranks of 64 trained 128 samples a second on two cores, not 25,000."""
+    short = ("--set", "training.epochs=0.05", "--set", "run.evaluate_every=0")
+    ended = launch(2, *short, "--set", f"run.threads={2 * (os.cpu_count() or 1)}")
+    assert ended.status == 0 and "warning: run.threads: " in ended.out, ended.err
+    assert "warning: run.threads" not in launch(2, *short, "--set", "run.threads=1").out
+    assert not list(warnings.of_threads(2, 2)) and "run.threads=2" in next(warnings.of_threads(3, 2))
+
+
+def test_loops_that_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not list(warnings.of_loops())
+    monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
+    assert next(map(str.split, warnings.of_loops()))[0] == "NUMBA_DISABLE_JIT"

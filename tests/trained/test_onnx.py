@@ -256,3 +256,10 @@ def test_bad_options_are_named(tmp_path: Path) -> None:
             serialise(model, GraphOptions(opset=opset), {})
     with pytest.raises(BadInput, match="--input uint8: only for images"):
         serialise(model, GraphOptions(image_type="uint8"), {})
+
+
+def test_a_graph_is_written_without_docstrings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with PYTHONOPTIMIZE=2."""
+    monkeypatch.setattr("mpitrain.trained.onnx_graph.__doc__", None)
+    model = run_of(tmp_path, "digits-cnn")
+    assert serialise(model, GraphOptions(), metadata(model))

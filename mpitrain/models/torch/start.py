@@ -1,11 +1,10 @@
 """Loading PyTorch only where it is needed: it takes seconds, and need not be installed."""
 
 import ctypes
-import importlib
 import sys
 from contextlib import suppress
 
-from mpitrain.errors import BadInput, first_line, missing
+from mpitrain.errors import BadInput, first_line, installed, missing
 
 #: Options of glibc's mallopt, and the greatest size for which it takes memory from its own heap.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, GREATEST = -1, -3, 32 << 20
@@ -14,7 +13,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, GREATEST = -1, -3, 32 << 20
 def require(key: str) -> None:
     """Load PyTorch. Raises BadInput naming the key that needs it."""
     try:
-        importlib.import_module("torch")
+        installed("torch")
     except Exception as error:
         if missing(error, "torch"):
             raise BadInput(f"{key}: needs PyTorch, which is not installed (the extra mpitrain[torch])") from None

@@ -1,0 +1,37 @@
+"""What a launcher has said to a process, where MPI cannot be started with it."""
+
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+from mpi4py import MPI
+
+from mpitrain.mpi.process import PROCESS
+
+
+@pytest.mark.skipif(MPI.get_vendor()[0] != "MPICH", reason="its launcher's connection is a descriptor")
+@pytest.mark.parametrize("words", [("info",), ("launch", "-n", "2")])
+def test_a_connection_that_was_not_passed_on_is_one_line(words: tuple[str, ...]) -> None:
+    """As in what a Python program under mpirun starts by subprocess: MPI_Init printed its stack, and ended it."""
+    environment = {**os.environ, "PMI_FD": "987", "PMI_RANK": "0", "PMI_SIZE": "2"}
+    command = [sys.executable, "-m", "mpitrain", *words]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and ended.stdout == ""
+    assert ended.stderr.startswith("mpitrain: PMI_FD = 987: closed") and len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("ranks", "rank", "size", "warned"),
+    [("16", "0", 64, True), ("16", "1", 64, False), ("16", "0", 2000, False), ("", "0", 0, False)],
+)
+def test_little_shared_memory_is_said_before_mpi_starts(
+    ranks: str, rank: str, size: int, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As of a container, where MPICH's ranks end with a bus error in MPI_Init."""
+    monkeypatch.setenv("MPI_LOCALNRANKS", ranks)
+    monkeypatch.setenv("MPI_LOCALRANKID", rank)
+    monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_blocks=size, f_frsize=1 << 20))
+    PROCESS.warn_of_little_memory()
+    assert ("warning: /dev/shm has 67 MB, MPI wants 84 MB" in capsys.readouterr().err) == warned
