@@ -65,7 +65,7 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput("--target-error: which error is to be reached? Only --on has one of its own")
     base = base_of(options.on, options.set) if options.on else None
     elements = matrix(options.configs, workers, seeds, options.set, options.out, base)
-    most = 1.0 if all(element.by_error for element in elements) else math.inf
+    most = 1.0 if all(element.loaded.by_error for element in elements) else math.inf
     targets = _numbers("--target-error", options.target_error or TARGETS[options.on], float, lambda x: 0 <= x < most)
     if options.baseline and all(element.configuration != options.baseline for element in elements):
         raise BadInput(f"--baseline: {options.baseline} is none of the configurations")
