@@ -209,6 +209,11 @@ class Config(Section, frozen=True, kw_only=True):
         return self.model.backend == "torch"
 
     @property
+    def by_error(self) -> bool:
+        """Whether the figure of merit is sure to be the share of wrong classes."""
+        return not (self.data.window or self.data.import_ or self.model.metric)
+
+    @property
     def initial_seed(self) -> int:
         """What determines the initial parameters."""
         return self.training.seed if self.model.seed is None else self.model.seed

@@ -246,8 +246,8 @@ def _closing_rows(session: Session, monitor: MasterMonitor, fields: dict[str, An
     counters, algorithm = session.counters, session.config.algorithm
     trained, within = counters.trained_now, fields.get("bytes_sent_within_teams", 0)
     refused, dropped = counters.refusals, counters.samples_dropped
-    rate = f", {fields['samples_per_second']:,.0f} a second" if trained else ""
     since = " since the resume" if counters.trained_before else ""
+    rate = f", {fields['samples_per_second']:,.0f} a second{since}" if trained else ""
     mean, most = fields["staleness_mean"], fields["staleness_max"]
     stale = "" if mean is None or not most else f", staleness {mean:.1f} (at most {most})"
     both = fields["bytes_sent"] + fields["bytes_received"]

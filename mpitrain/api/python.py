@@ -16,7 +16,7 @@ from mpitrain.config import flat, overrides_of
 from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.flat import Array, blocks
 from mpitrain.monitoring.evaluation import TOGETHER
-from mpitrain.mpi import Transport, abort_on_exception, refuse_in_one_line
+from mpitrain.mpi import Transport, end_as_commands_do
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.sampling.rng import undisturbed
 from mpitrain.signals import Stop
@@ -50,7 +50,7 @@ def train(
 
     Under mpirun all ranks call this together, and all get the summary. Without it, as in a notebook, it is one rank.
     Raises BadInput for input that cannot be used, naming key or file, on all ranks; a program that does not catch it
-    ends with that line and status 2. Raises TrainingFailed where the training failed.
+    ends with that line and status 2. Raises TrainingFailed where the training failed, which ends jobs of several ranks.
     """
 
     def options() -> TrainOptions:
@@ -71,15 +71,13 @@ def train(
         return consistent(told, python=True)
 
     keys = flat(config) if isinstance(config, Mapping) else {}
+    end_as_commands_do()  # also where a rank does not come
     transport = Transport(deadline=first_deadline([f"run.deadline={keys.get('run.deadline')}"]))
     return dict(json.loads(_trained_by(transport, options)))
 
 
 def _trained_by(transport: Transport, told: Callable[[], TrainOptions]) -> str:
     """The summary of a training by all ranks, as JSON. Collective."""
-    if transport.size > 1:
-        abort_on_exception()
-    refuse_in_one_line()
     stop = Stop()
     found: list[str] = []
     refused: list[BadInput] = []

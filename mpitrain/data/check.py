@@ -91,16 +91,15 @@ def lines_of_classes(part: str, found: Sequence[Figures]) -> Iterator[str]:
         counts[: len(each.counts)] += each.counts
     if not counts.any():
         return
-    names, median = [*found[0].names, *map(str, range(len(found[0].names), len(counts)))], float(np.median(counts))
+    names, median = [*found[0].names, *map(str, range(len(found[0].names), len(counts)))], np.median(counts[counts > 0])
     said = [f"{name}: {count:,}" for name, count in zip(names, counts, strict=True)]
-    spread = f"{counts.min():,} to {counts.max():,} samples a class, median {median:,.0f}"
+    spread = f"{counts.min():,} to {counts.max():,} samples a class, median {np.median(counts):,.0f}"
     yield f"{part}, samples by class: {', '.join(said)}" if len(said) <= LISTED else f"{part}: {spread}"
     if few := [text for text, count in zip(said, counts, strict=True) if count < median / 4]:
         more = f" and {len(few) - LISTED} more" if len(few) > LISTED else ""
-        yield (
-            f"warning: {part}: less than a quarter of the median of {median:,.0f} samples a class: "
-            f"{', '.join(few[:LISTED])}{more}"
-        )
+        of_those = "" if counts.all() else " that has any"
+        less = f"less than a quarter of the median of {median:,.0f} samples a class{of_those}"
+        yield f"warning: {part}: {less}: {', '.join(few[:LISTED])}{more}"
 
 
 def _verified(path: Path, home: dict[bytes, Path], faults: list[BadInput]) -> Figures | None:

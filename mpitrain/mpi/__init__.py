@@ -2,7 +2,7 @@
 
 from mpitrain.mpi.cuda import cuda_aware
 from mpitrain.mpi.launcher import MPI, library
-from mpitrain.mpi.process import abort, abort_on_exception, refuse_in_one_line, traceback_of_rank
+from mpitrain.mpi.process import abort, abort_on_exception, end_as_commands_do, traceback_of_rank
 from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.waiting import Traffic
 
@@ -13,7 +13,7 @@ __all__ = [
     "abort",
     "abort_on_exception",
     "cuda_aware",
+    "end_as_commands_do",
     "library",
-    "refuse_in_one_line",
     "traceback_of_rank",
 ]

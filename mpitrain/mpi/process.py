@@ -175,9 +175,11 @@ class _Refusing:
         raise SystemExit(2)
 
 
-def refuse_in_one_line() -> None:
-    """Let a program that does not catch the BadInput of a function that all its ranks have called end with one line on
-    standard error and status 2, as the command line does."""
+def end_as_commands_do() -> None:
+    """Let a program of the user's that does not catch the BadInput of a function that all its ranks have called end
+    with one line on standard error and status 2, and on several ranks any other exception end the job."""
+    if MPI.COMM_WORLD.size > 1:
+        abort_on_exception()
     if not isinstance(sys.excepthook, _Refusing):
         sys.excepthook = _Refusing(sys.excepthook)
 

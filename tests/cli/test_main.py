@@ -112,6 +112,7 @@ def test_a_run_resumes_with_another_number_of_ranks(launch: Callable[..., Any], 
     assert ended.status == 0 and checkpoints[-1].name in ended.err
     after = summary(tmp_path / "run")
     assert after["samples"] == before["samples"] * 3 // 2 and after["updates"] < before["updates"]
+    assert " a second since the resume\n" in re.sub(" +\n", "\n", ended.out)
 
 
 def shards(folder: Path) -> Path:

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpitrain.data.check import check
+from mpitrain.data.check import Figures, check, lines_of_classes
 from mpitrain.data.shards import set_attributes, write_shard
 from mpitrain.errors import BadInput
 
@@ -48,6 +48,16 @@ def test_names_of_classes(tmp_path: Path, names: str, said: str, capsys: pytest.
     with pytest.raises(BadInput, match="missing"):
         check(tmp_path)
     assert f"test, samples by class: {said}\n" in capsys.readouterr().out
+
+
+def test_classes_without_samples_are_named_where_most_have_none() -> None:
+    """The median is that of the others."""
+    few = Figures(11, 0, "2", 5, np.array([8, 2, 1]), [], True)
+    said = [*lines_of_classes("train", [few])]
+    assert said[0] == "train, samples by class: 0: 8, 1: 2, 2: 1, 3: 0, 4: 0"
+    assert said[1:] == [
+        "warning: train: less than a quarter of the median of 2 samples a class that has any: 3: 0, 4: 0"
+    ]
 
 
 def test_files_that_nobody_reads_are_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:

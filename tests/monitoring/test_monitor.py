@@ -415,6 +415,9 @@ def test_an_unnamed_test_set_is_told_once() -> None:
     assert by_part({**both, "test_noisy_loss": 3.0}) == {"test": 0.1, "test noisy": 0.1}
     assert by_part({"test_error": 0.1, "test_noisy_error": 0.2}) == {"test": 0.1, "test noisy": 0.2}
     assert by_part({"test_error": None}) == {}
+    own = {"seconds": 1.0, "resumed_seconds": 0.0, "server_busy_seconds": 0.5, "test_seconds": 3.0}
+    assert by_part({**own, "merit": "seconds"}) == {"test": 3.0}  # a metric of that name
+    assert by_part({"merit": "loss", "train_loss": 1.0, "test_loss": 2.0, "dev_loss": 3.0}) == {"test": 2.0, "dev": 3.0}
 
 
 def test_a_record_that_was_cut_is_dropped(tmp_path: Path) -> None:

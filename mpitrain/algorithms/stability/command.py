@@ -27,7 +27,7 @@ def add_parser(subparsers: Subparsers) -> None:
     option(parser, "--eta E", "learning rate, in units of 1/curvature", float)
     option(parser, "--alpha A", "moving rate α = ηρ = β/p; this or --rho", float)
     option(parser, "--rho R", "penalty ρ; this or --alpha", float)
-    option(parser, "--momentum D", "δ of eamsgd (0.9)", float, default=0.9)
+    option(parser, "--momentum D", "δ of eamsgd (0.9)", float)
     option(parser, "--simulate T", "add the centre at times 0 … T, from 1000", int)
     option(parser, "--grid N", "N × N points of η in (0, 0.01), ρ in (0, 10)", int)
     option(parser, "--variance", "with --grid: the centre's variance over η and β in (0, 1) instead")
@@ -39,12 +39,14 @@ def run(args: argparse.Namespace) -> None:
     """Print the JSON object. Raises BadInput naming the option."""
     if not 1 <= args.workers <= MOST:
         raise BadInput(f"--workers: 1 to {MOST}, not {args.workers}")
+    if args.momentum is None:
+        args.momentum = 0.9 if args.method == "eamsgd" else 0.0
+    elif args.method != "eamsgd":
+        raise BadInput(f"--momentum: {args.method} has none; it is eamsgd's")
     if not 0 <= args.momentum < 1:
         raise BadInput(f"--momentum: must be in [0, 1), not {args.momentum}")
     if args.variance and (args.grid is None or args.method == "admm"):
         raise BadInput("--variance: draws a --grid for easgd or eamsgd")
-    if args.method != "eamsgd":
-        args.momentum = 0.0
     answer = _point(args) if args.grid is None else _grid(args)
     print(json.dumps({"method": args.method, "workers": args.workers, **answer}))
 

@@ -18,7 +18,7 @@ from mpitrain.api.loop.past import Clock
 from mpitrain.api.loop.record import RunRecord
 from mpitrain.api.loop.saves import Saves
 from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, naming
-from mpitrain.mpi import Transport, abort, abort_on_exception, refuse_in_one_line, traceback_of_rank
+from mpitrain.mpi import Transport, abort, end_as_commands_do, traceback_of_rank
 from mpitrain.mpi.agreement import agreed, ending_together
 
 GRACE = 5.0  # seconds at the most, for a rank that waits in a call of the user's to name it before the others give up
@@ -55,11 +55,9 @@ class Ranks:
     def __enter__(self) -> Self:
         if Ranks._open is not None:
             raise BadInput("distribute: another block is open; one model is trained at a time")
+        end_as_commands_do()  # also where a rank does not come
         Ranks._open, self._transport = self, Transport(deadline=self._deadline, deadline_key="deadline")
         self.rank, self.size = self._transport.rank, self._transport.size
-        if self.size > 1:
-            abort_on_exception()
-        refuse_in_one_line()
         try:
             self._transport.grace = min(self._deadline / 4, GRACE)
             self._attendance = Attendance(self._transport)

@@ -19,7 +19,7 @@ from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.past import Apply, Clock, LoopNumbers, Past, part_of
 from mpitrain.checkpoint import Draft, FileContent
 from mpitrain.checkpoint.files import MANIFEST
-from mpitrain.errors import BadInput, naming, say
+from mpitrain.errors import BadInput, naming, say, some
 from mpitrain.files import checksum, hdf5, writing
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
@@ -60,8 +60,8 @@ class Saves:
         for step in steps:
             step()
         if self._first and not past.same:
-            line = f"saved by {past.ranks} ranks, loaded by {transport.size}: all start from the algorithm's model, "
-            line += f"rank r with the optimizer's state and the buffers of rank r modulo {past.ranks}"
+            line = f"saved by {some(past.ranks, 'rank')}, loaded by {transport.size}: all start from the algorithm's "
+            line += f"model, rank r with the optimizer's state and the buffers of rank r modulo {past.ranks}"
             say(f"{folder}: {line}")
         return past.clock
 

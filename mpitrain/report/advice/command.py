@@ -53,10 +53,11 @@ def run(options: argparse.Namespace) -> int:
     for name, number, least in (("--ranks", options.ranks, 1), ("--seed", options.seed, 0)):
         if number < least:
             raise BadInput(f"{name} {number}: at least {least}")
-    if target is not None and not 0 <= target < 1e9:
-        raise BadInput(f"--target-error {target:g}: not an error")
     table = with_keys(read_toml(options.config) if options.config else {"training": dict(FIRST)}, options.set)
     candidates = Candidates(table, {word.partition("=")[0].strip() for word in options.set}, options.seed)
+    most = 1.0 if candidates.first.config.by_error else 1e9
+    if target is not None and not 0 <= target < most:
+        raise BadInput(f"--target-error {target:g}: not an error{', which is a fraction such as 0.05' * (most == 1.0)}")
     stop, console = Stop(), open_console()
     trials = _trials(options, stop, {"ingredients": ingredients.of_config(candidates.first.config)})
     with naming(options.out):

@@ -4,11 +4,13 @@ import argparse
 import json
 import math
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
 
 from mpitrain.api.launching import Relay, launcher
-from mpitrain.errors import BadInput, printable, say
+from mpitrain.checkpoint.lease import Lease
+from mpitrain.errors import BadInput, naming, printable, say
 from mpitrain.files import write_whole
 from mpitrain.monitoring.records import merits, shown
 from mpitrain.report.benchmarks.known import NAMES, TARGETS, base_of, require_data
@@ -65,7 +67,7 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput("--target-error: which error is to be reached? Only --on has one of its own")
     base = base_of(options.on, options.set) if options.on else None
     elements = matrix(options.configs, workers, seeds, options.set, options.out, base)
-    most = 1.0 if all(element.by_error for element in elements) else math.inf
+    most = 1.0 if all(element.loaded.by_error for element in elements) else math.inf
     targets = _numbers("--target-error", options.target_error or TARGETS[options.on], float, lambda x: 0 <= x < most)
     if options.baseline and all(element.configuration != options.baseline for element in elements):
         raise BadInput(f"--baseline: {options.baseline} is none of the configurations")
@@ -83,12 +85,23 @@ def run(options: argparse.Namespace) -> int:
             step, rate = config.get("algorithm.optimizer.name", "its own step"), config["training.learning_rate"]
             print(f"{printable(name)}: trained with {step} at a learning rate of {rate:g}", flush=True)
         require_data(options.on, options.set)
-    if not options.table and _run_all(chosen, len(elements), _starter(options, elements), options.deadline):
-        say("stopped by a signal; the same command continues")
-        return STOPPED
-    if options.element is None:
-        _write_table(elements, targets, options)
+    with ExitStack() as held:
+        if not options.table:
+            starter = _starter(options, elements)
+            if options.element is None:  # a job array's share the folder
+                held.callback(_lease(options.out).release)
+            if _run_all(chosen, len(elements), starter, options.deadline):
+                say("stopped by a signal; the same command continues")
+                return STOPPED
+        if options.element is None:
+            _write_table(elements, targets, options)
     return 0 if all(element.state() == "finished" for element in chosen.values()) else 1
+
+
+def _lease(out: Path) -> Lease:
+    with naming(out):
+        out.mkdir(parents=True, exist_ok=True)
+    return Lease(out)
 
 
 def _starter(options: argparse.Namespace, elements: list[Element]) -> Starter:

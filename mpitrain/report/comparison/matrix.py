@@ -37,11 +37,6 @@ class Element:
         return f"{self.configuration}-w{self.workers}-s{self.seed}"
 
     @property
-    def by_error(self) -> bool:
-        """Whether its figure of merit is sure to be the share of wrong classes."""
-        return not any(self.config.get(key) for key in ("data.window", "data.import", "model.metric"))
-
-    @property
     def shown(self) -> str:
         """The name without unprintable characters, since it may come from any file name."""
         return printable(self.name)

@@ -100,7 +100,7 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
             if key not in run.results:
                 raise BadInput(f"--test-set {test_set}: {run.folder} has no {key}")
         results = [run.results if run else {} for run in of_seeds]
-        error, speed = (Spread([finite(each, name) for each in results]) for name in (key, "samples_per_second"))
+        error, speed = Spread([finite(each, key) for each in results]), Spread(list(map(_speed, results)))
         ranks, seeds, config = own[0].ranks, [element.seed for element in own], own[0].config
         row = Row(configuration, workers, ranks, seeds, runs, error, speed, merit, config)
         events = [run.events("evaluate") if run else [] for run in of_seeds]
@@ -114,6 +114,12 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
             if first and mean:
                 reached.speed_up, reached.efficiency = speed_up(first, base.workers, mean, row.workers)
     return found
+
+
+def _speed(results: Record) -> float | None:
+    """Samples a second of the whole run; a summary has those since its last resume."""
+    samples, seconds = finite(results, "samples"), finite(results, "seconds")
+    return samples / seconds if samples and seconds else None
 
 
 def _merit(results: list[Record]) -> str:

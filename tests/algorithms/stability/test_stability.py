@@ -300,7 +300,8 @@ def test_a_figure_without_matplotlib_is_bad_input(
         ("--workers 3 --grid 4 --out a.jpg", "--out"),
         ("--workers 3 --grid 4 --out /proc/nowhere/a.csv", "--out"),
         ("--workers 3 --grid 4 --eta 0.1 --out a.csv", "--eta"),
-        ("--workers 3 --eta 0.1 --alpha 0.1 --momentum 1", "--momentum"),
+        ("--workers 3 --eta 0.1 --alpha 0.1 --momentum 0.9", "--momentum"),
+        ("--workers 3 --eta 0.1 --alpha 0.1 --method eamsgd --momentum 1", "--momentum"),
         ("--workers 3 --eta 0.1 --alpha 0.1 --variance", "--variance"),
     ],
 )

@@ -51,6 +51,23 @@ def test_a_fault_on_one_rank(launch: Callable[..., Any], case: str, algorithm: s
     assert re.search(f"^{line}", ended.err, re.MULTILINE), ended.err
 
 
+@pytest.mark.parametrize(
+    "call", ["mpitrain.train({'run.deadline': 2})", "mpitrain.distribute(net, sgd, 'easgd', deadline=2).__enter__()"]
+)
+def test_a_rank_that_fails_before_it_comes(launch: Callable[..., Any], call: str) -> None:
+    """The others end the job; it waited for ever, for all to come to MPI_Finalize."""
+    lines = (
+        "import torch, mpitrain, mpi4py.MPI",
+        "net = torch.nn.Linear(1, 1)",
+        "sgd = torch.optim.SGD(net.parameters(), 1.0)",
+        "mpi4py.MPI.COMM_WORLD.rank == 1 and {}['mine']",
+        call,
+    )
+    ended = launch(3, program=("-c", "\n".join(lines)), deadline=90)
+    assert ended.status != 0 and "KeyError: 'mine'" in ended.err
+    assert re.search(r"^mpitrain: rank \d: waited 2 s for rank 1 \(the start of the program\)", ended.err, re.MULTILINE)
+
+
 def test_minutes_of_silence_are_none(launch: Callable[..., Any]) -> None:
     """A rank that computes for longer than the deadline gives heartbeats; all hold one model at the end."""
     algorithms = ["allreduce", "block-momentum", "easgd", "easgd-sync", "sparse-delta"]

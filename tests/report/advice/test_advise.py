@@ -122,6 +122,7 @@ REFUSED = {
     "advise --ranks 2 --cluster cluster.toml --budget soon": "--budget soon: expected a time, such as 90s, 10m or 2h",
     "advise --ranks 2 --cluster cluster.toml --time 0": "--time 0: expected a time",
     "advise --ranks 2 --cluster cluster.toml --target-error -1": "--target-error -1: not an error",
+    "advise --ranks 2 --cluster cluster.toml --target-error 5": "not an error, which is a fraction such as 0.05",
     "advise --ranks 2 --cluster cluster.toml --seed -1": "--seed -1: at least 0",
     "advise --ranks 2 --cluster cluster.toml --set training.lr=1": "unknown key training.lr",
     "advise --ranks 2 --cluster cluster.toml --launch srun": "--launch: simulated ranks are started without",

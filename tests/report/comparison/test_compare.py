@@ -1,6 +1,7 @@
 """`compare` as its users start it."""
 
 import json
+import os
 import shlex
 import signal
 import subprocess
@@ -8,11 +9,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
 
 from mpitrain.__main__ import main
+from mpitrain.checkpoint.lease import Lease
 from mpitrain.report.comparison import launching
 from mpitrain.report.comparison.matrix import matrix
 from mpitrain.signals import STOPPED
@@ -142,6 +145,21 @@ def test_bad_words_are_one_line(words: str, named: str, capsys: pytest.CaptureFi
     assert main(["compare", *shlex.split(words)]) == 2
     told = capsys.readouterr()
     assert told.err.count("\n") == 1 and named in told.err and list(tmp_path.iterdir()) == []
+
+
+def test_two_comparisons_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second one is refused; the table of what there is can be had, and so can a single run of it."""
+    (tmp_path / "out").mkdir()
+    lease = Lease(tmp_path / "out")
+    words = ["compare", "msgd", "--target-error", "0.1", "--out", "out", "--launch", "false {ranks}"]
+    assert main(words) == 2
+    assert capsys.readouterr().err == f"mpitrain: out: in use by process {os.getpid()} on {gethostname()}\n"
+    assert not (tmp_path / "out/runs").exists()
+    assert main([*words, "--table"]) == 1 and main([*words, "--run", "0"]) == 1
+    assert "exit status 1" in capsys.readouterr().out
+    lease.release()
+    assert main(words) == 1
+    assert not (tmp_path / "out/in-use.json").exists()
 
 
 def test_not_under_mpirun(launch: Callable[..., Any]) -> None:

@@ -34,6 +34,14 @@ def test_time_to_an_error_of_030(pairs: list[tuple[float, float | None]], second
     assert found == (None if seconds is None else pytest.approx(seconds))
 
 
+def test_samples_a_second_are_of_the_whole_run(elements: list[Element]) -> None:
+    """A summary has those since the last resume, which may have been of a few samples."""
+    finish(elements[4], [(10.0, 0.3)])
+    summary = elements[4].folder / "summary.json"
+    summary.write_text(json.dumps({**json.loads(summary.read_text()), "samples_per_second": 1.5}))
+    assert rows(elements[4:5], [0.3], "test", "")[0].speed.mean == 100.0
+
+
 def test_efficiency_as_in_chan_and_lane() -> None:
     """Half the time with twice the workers is 100 %; 68 s against 56 s with two is 41 %."""
     assert speed_up(56.0, 1, 28.0, 2) == (2.0, 1.0)
