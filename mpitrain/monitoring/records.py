@@ -190,7 +190,7 @@ def by_part(results: Mapping[str, object]) -> dict[str, float]:
     """The figure of merit by the name of the data: "test", "dev", "test noisy", …; "test" is omitted if it repeats
     "test …", whose loss is then the same, too."""
     suffix = f"_{merit_of(results)}"
-    parts = ("dev_", "test_") if "merit" in results else ""  # results have more than one key that ends in "_seconds"
+    parts = ("dev_", "test_", "train_subset_")  # other results may end in the name of a metric, such as "seconds"
     named = {
         key.removesuffix(suffix).replace("_", " "): value
         for key, value in results.items()

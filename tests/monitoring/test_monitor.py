@@ -417,6 +417,7 @@ def test_an_unnamed_test_set_is_told_once() -> None:
     assert by_part({"test_error": None}) == {}
     own = {"seconds": 1.0, "resumed_seconds": 0.0, "server_busy_seconds": 0.5, "test_seconds": 3.0}
     assert by_part({**own, "merit": "seconds"}) == {"test": 3.0}  # a metric of that name
+    assert by_part({"train_subset_error": 0.5, "train_loss": 1.0}) == {"train subset": 0.5}
     assert by_part({"merit": "loss", "train_loss": 1.0, "test_loss": 2.0, "dev_loss": 3.0}) == {"test": 2.0, "dev": 3.0}
 
 
