@@ -122,7 +122,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that takes options between a command's other arguments, knows what other programs' options are called
     here, and speaks once on any number of ranks."""
 
-    _apart = False  # whether options are being parsed apart from the other arguments, by calls of what is below
+    _apart = False  # whether `parse_known_args` is called within `parse_known_intermixed_args`
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, left = super().parse_known_args(args, namespace)

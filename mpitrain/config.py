@@ -48,8 +48,8 @@ from mpitrain.start import DEADLINE
 #: Keys whose "auto" is replaced, when a run starts, by what is chosen for it.
 CHOSEN = ("model.backend", "run.matmul")
 MANY = 1 << 40  # samples, so that only a warm-up in epochs can be too long
-#: Of [training] where no file, data, network or algorithm is given: otherwise a newcomer's first curve would rise again
-#: in its first epochs on a busy machine, where gradients are old.
+#: Defaults of [training] if no file, data, network or algorithm is given. Without them a newcomer's first loss would
+#: rise again in its first epochs on a busy machine, where gradients are stale.
 FIRST: Record = {"warmup": "5%", "clip_norm": 1.5}
 #: Messages of msgspec, and clearer ones.
 PLAIN = {

@@ -229,8 +229,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return self.chosen.make(fast) if self.chosen else Sgd(fast)
 
     def averaging_rate(self, t: int) -> float:
-        """The share a of θ_t that the average takes in just before update t + 1: z ← (1 − a)z + aθ_t; by default, z is
-        the mean."""
+        """The share a in z ← (1 − a)z + aθ_t, the average's move just before update t + 1; by default to the mean."""
         return 1.0 / (t + 1)
 
     def worker(self, x: Array, centre: Array, workers: int, fast: Fast) -> WorkerRule:
@@ -262,8 +261,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         return ()
 
     def steps_of(self, speed: float, fastest: float) -> int:
-        """The most minibatches that the master hands to a worker of this speed; more than `period` if workers do not
-        wait for the master."""
+        """The most minibatches that the master hands to a worker of this speed: above `period` if it need not wait."""
         return self.period
 
 

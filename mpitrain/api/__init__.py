@@ -1,1 +1,1 @@
-"""What trains, for the command line, for simulations and for programs: setting up a run folder, the run, its end."""
+"""Training, as the command line, simulations and programs call it: setting up a run folder, the run, its end."""

@@ -1,4 +1,4 @@
-"""What computes the network of a training where `model.backend` or `run.matmul` is `"auto"`: one way for all ranks."""
+"""Choose how to compute the network if `model.backend` or `run.matmul` is `"auto"`: one way for all ranks."""
 
 from collections.abc import Mapping
 from importlib.util import find_spec
@@ -23,8 +23,8 @@ WHAT = "the step times"
 def chosen(
     transport: Transport, config: Config, options: TrainOptions, code: Mapping[str, Code]
 ) -> tuple[Config, DataSource | None]:
-    """The configuration with values in place of `"auto"`, which are best for the slowest rank, and which the first rank
-    says; the data if they had to be opened. Collective; raises BadInput."""
+    """The configuration with the values that are best for the slowest rank in place of `"auto"`, and the data if they
+    had to be opened. The first rank prints the choice. Collective; raises BadInput."""
     auto = [key for key, it in zip(CHOSEN, (config.model.backend, config.run.matmul), strict=True) if it == "auto"]
     if not auto:
         return config, None
@@ -45,15 +45,15 @@ def chosen(
 
 
 def _untimed(transport: Transport, config: Config, of: list[Way]) -> str:
-    """Why there is nothing to time, and the way that needs least is taken; "" if there is. Collective."""
+    """Why no steps are timed, so that the simplest way is taken; "" if steps are timed. Collective."""
     method, apart = config.pretraining.method, "layers apart, which PyTorch computes together"
-    for so, why in (
+    for holds, why in (
         (transport.runtime.simulated, "since the cluster's file says how long simulated ranks take"),
         (config.algorithm.divides, f"since {name_of(config.algorithm)} takes {apart}"),
         (method != "none", f"since pretraining.method = {method!r} takes {apart}"),
         (len(of) == 1, "which multiplies in the dtype of the parameters"),
     ):
-        if so:
+        if holds:
             return why
     lacks = "" if find_spec("torch") else "has no PyTorch (the extra mpitrain[torch])"
     if config.run.device != "cpu" and available():
@@ -70,8 +70,8 @@ def _times(
     of: list[Way],
     source: DataSource,
 ) -> tuple[list[StepTimes], bool]:
-    """The times of the ranks that will compute gradients, and whether all were kept from before; if not, these ranks
-    take them at once, as they will compute. Collective."""
+    """The step times of the ranks that will compute gradients, and whether all were kept from before. If not, these
+    ranks measure at the same time, as they will compute in the training. Collective."""
     algorithm, threads = config.algorithm, transport.threads(config.run.threads)
     shared = algorithm.samples_of_gradient(config.training.minibatch, transport.size)
     team = max(map(len, agreed(transport, lambda: teams_of(config, transport), WHAT)))  # whose ranks share a minibatch
@@ -96,6 +96,6 @@ def _times(
 
 
 def _gathered(transport: Transport, mine: StepTimes | None, computes: bool) -> dict[int, StepTimes | None]:
-    """What each rank that computes has. Collective."""
+    """The times of each rank that computes, None where it has none. Collective."""
     texts = transport.gather_texts(msgspec.json.encode(mine).decode() if computes else "", WHAT)
     return {rank: msgspec.json.decode(text, type=StepTimes | None) for rank, text in enumerate(texts) if text}

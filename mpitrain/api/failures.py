@@ -1,4 +1,4 @@
-"""What a training that fails leaves: a record, and a line that says from where it can be resumed."""
+"""Record why a training failed, and say from where it can be resumed."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -18,7 +18,7 @@ PATIENCE = 2.0  # seconds
 def failures_recorded(session: Session) -> Iterator[None]:
     """Record in metrics.jsonl why a training failed, and the ranks that were silent; say where it can be resumed.
 
-    The rank that says it records it: the first may be the silent one, or not hear of it before the job ends.
+    The rank that prints the failure records it: the first rank may be the silent one, or not hear of it in time.
     """
     try:
         yield
@@ -45,8 +45,8 @@ def _record(session: Session, text: str, silent: Sequence[int] = ()) -> None:
 
 
 def how_to_resume(session: Session) -> str:
-    """From where a run that has lost a rank can be resumed, and by what command. Storage may be what is lost: a thread
-    looks, which is given PATIENCE."""
+    """A clause that says from where, and by what command, a run that has lost a rank can be resumed. A thread looks for
+    checkpoints, for PATIENCE at most, since the storage may not answer."""
     saver = session.saver
     if saver is None:
         return "it leaves no checkpoint"

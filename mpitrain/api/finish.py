@@ -41,7 +41,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         [traffic.bytes_sent, traffic.bytes_received, traffic.messages_sent, within.bytes_sent], dtype=np.int64
     )
     if transport.rank == 0 and session.has_master:
-        counts[:] = 0  # the server's side mirrors its workers'
+        counts[:] = 0  # what the server sends and receives is counted by its workers already
     transport.sum(counts, "the end")
     of_kinds = transport.stopwatch.read()
     if recorder is not None:
@@ -91,8 +91,8 @@ def _ending(session: Session, monitor: MasterMonitor, stopped: bool) -> tuple[st
 
 
 def _save(session: Session, monitor: MasterMonitor, stopped: bool, needed: bool) -> int:
-    """Write the last checkpoint before the last evaluation, in which a network of the user's may fail, with what is
-    measured for it; an exit status, 0 unless the run folder is another one now."""
+    """Write the last checkpoint, with the statistics measured for the last evaluation, before that evaluation, in which
+    a user's network may fail. Returns an exit status: 0 unless the run folder is another one now."""
     written: list[last.Written | None] = []
     try:
         if not stopped:
@@ -117,7 +117,7 @@ def _save(session: Session, monitor: MasterMonitor, stopped: bool, needed: bool)
 
 
 def _write_summary(session: Session, monitor: MasterMonitor, fields: Record, said: Record | None) -> None:
-    """Write the last record and the summary, unless `said` is the one that is there."""
+    """Write the last record and the summary; `said`: an existing summary, kept if the exit reason is the same."""
     if said is not None and said["exit_reason"] != fields["exit_reason"]:
         said = None
     monitor.write("end", **(said or fields))
@@ -145,14 +145,14 @@ def _divergence(last: float | None, losses: Losses, classes: int) -> str:
 
 
 def _of_start(losses: Losses, classes: int) -> float:
-    """The loss of the first minibatch, or that of guessing if it is larger, which without `classes` is not known."""
+    """The loss of the first minibatch, or the loss of guessing if that is larger and there are `classes`."""
     first = losses.first
     return max(first if first is not None and isfinite(first) else 0.0, log(max(classes, 1)))
 
 
 def _doubts(session: Session, monitor: MasterMonitor) -> list[str]:
-    """Warnings that a training came to its end, but to nothing: its loss is above that of its start, or its error is
-    within three standard deviations of what always guessing the most frequent class has."""
+    """Warnings that a training learned nothing: its loss is above that of its start, or its error is within three
+    standard deviations of the error of always guessing the most frequent class."""
     least, last = _of_start(session.state.losses, session.network.classes), monitor.last_loss
     found = []
     if last is not None and 0 < least < last:
@@ -168,13 +168,13 @@ def _doubts(session: Session, monitor: MasterMonitor) -> list[str]:
 
 
 def _needs(fields: Record) -> list[str]:
-    """A line where other settings may be sooner."""
+    """A line that says what slows the training down, if anything does, and that advise may find better settings."""
     found = ", ".join(bottlenecks(fields))
     return [f"{found}: `python -m mpitrain advise` looks for what is sooner (docs/advise.md)"] if found else []
 
 
 def _next(run: Path) -> list[str]:
-    """What can be done with the run now."""
+    """Commands for what can be done with the run now."""
     folder = shlex.quote(str(run))
     words = (f"evaluate {folder}", f"report {folder}", f"export {folder} --format safetensors")
     return [f"python -m mpitrain {each}" for each in words]
@@ -193,7 +193,7 @@ def _said_before(session: Session, monitor: MasterMonitor, stopped: bool) -> Rec
 
 
 def sha256(session: Session) -> str | None:
-    """Of the model; a phantom has none."""
+    """The SHA-256 of the model; None for a phantom, which has no values."""
     return None if session.device.phantom else parameters_sha256(session.state.model)
 
 

@@ -16,8 +16,8 @@ from mpitrain.mpi import Transport, order
 
 
 class Reserved(ExitStack):
-    """The run folder as rank 0 has it, until the context ends; other ranks have no `lease`. Whoever wants to know the
-    folder is `told`; `instead` says what to do where a new run's folder is there already."""
+    """Rank 0's reservation of the run folder, until the context ends; other ranks have no `lease`. `told` is called
+    with the folder; `instead` tells the user what to do if a new run's folder exists already."""
 
     lease: Lease | None = None
 

@@ -1,7 +1,7 @@
 """Going on without ranks that are lost (`run.lost_ranks = "continue"`), in the processes of the others.
 
-They leave for a communicator of their own. What one of them has whole of the training, as a master or a replica has,
-becomes a checkpoint, and all resume: from that, or else from the newest one.
+The living ranks leave for a communicator of their own. If one of them, as a master or with a replica, has the whole
+state of the training, that becomes a checkpoint. All resume from it, or else from the newest checkpoint.
 """
 
 import os
@@ -33,8 +33,8 @@ from mpitrain.start import stopped_ranks
 from mpitrain.training.context import Session
 
 WHAT = "what the other ranks have"
-NONE = -1  # samples of a state that is not the training's
-ENDING, LOOKS = 2.0, 40  # seconds that a process which was killed may take to end; looks in that time
+NONE = -1  # instead of a number of samples: this rank's state is not that of the whole training
+ENDING, POLLS = 2.0, 40  # seconds that a killed process may take to end; polls in that time
 SILENT = 0.9  # of a deadline, after which a rank that others have found silent is silent to this one, too
 
 
@@ -49,17 +49,17 @@ class Had(msgspec.Struct):
 
 
 def introduce(transport: Transport) -> None:
-    """Tell all ranks what processes they are: one that stands still is ended by another one of its node. Collective."""
+    """Tell all ranks each other's processes, so that a rank can end a stopped one of its node. Collective."""
     if isinstance(transport.comm, EnduringCommunicator):
         own = msgspec.json.encode(Holder.here()).decode()
         transport.comm.processes = transport.gather_texts(own, "the processes")
 
 
 def prepare_for_loss(session: Session) -> None:
-    """Tell all ranks what they need where another one is lost. Collective."""
+    """Give all ranks what they need if another one is lost. Collective."""
     transport, saver, model = session.transport, session.saver, buffered(session.network)
     session.began = transport.clock()
-    # Whichever rank is the first then writes a checkpoint with all that stands beside it.
+    # The rank that is the first after a loss writes a checkpoint, with these documents.
     documents = transport.broadcast(msgspec.json.encode(dict(saver.documents) if saver else {}), "the documents")
     if saver is not None:
         saver.documents = msgspec.json.decode(documents, type=dict[str, str])
@@ -67,21 +67,21 @@ def prepare_for_loss(session: Session) -> None:
 
 
 class LostRanks:
-    """What this rank held when others were lost, until it is saved: a session, if it was training. All ranks that live
-    make one, leave together and resume together."""
+    """What this rank held when others were lost (a session, if it was training), until it is saved. All living ranks
+    make one of these, leave together and resume together."""
 
     def __init__(self, transport: Transport, error: RankLost, options: TrainOptions | None) -> None:
         # A spare has nothing to save, and may be ahead of the others, who have: it is one until it trains.
         self._spare = error.held is SPARE or bool(error.held is None and options and options.spare)
         self._session = None if self._spare else cast("Session | None", error.held)
         self._first, self._living = transport, list(range(transport.size))
-        #: Whether the others go on: by the session's configuration, or because this is in the resume after a loss.
+        #: Whether the training goes on: by the session's configuration, or as it was already resuming after a loss.
         resumes = self._spare or bool(options and options.least_ranks)
         self._goes_on = resumes if self._session is None else self._session.goes_on
         self._keeps_own = False  # whether the checkpoint has vectors of each rank, such as residuals, beside the state
 
     def leave(self, transport: Transport, silent: Sequence[int]) -> Transport:
-        """The ranks that are left; `silent` ones of these stand still. Ends the job where they do not go on."""
+        """A transport of the ranks that are left, after ending `silent` ones. Ends the job if it is not to go on."""
         beats, communicator = transport.heartbeats, cast(EnduringCommunicator, transport.comm)
         found = beats.silent(beats.others, 0.0, transport.waking(), SILENT * transport.deadline)
         _end_silent(transport, communicator, {*silent, *found})
@@ -97,7 +97,7 @@ class LostRanks:
                 if not self._goes_on:
                     self._end(left, "the job ends (run.lost_ranks)")
                 return left
-            except RankLost:  # another one, meanwhile
+            except RankLost:  # another rank was lost meanwhile
                 continue
             except Overdue as error:
                 if not error.silent:
@@ -105,8 +105,8 @@ class LostRanks:
                 _end_silent(transport, communicator, error.silent)
 
     def resumed(self, transport: Transport, options: TrainOptions) -> TrainOptions | None:
-        """Save what the ranks have, and say and record the loss; how they go on, or None where fewer than
-        run.least_ranks are left. Collective; raises BadInput, and RankLost, after which it can be called again."""
+        """Save what the ranks have, and say and record the loss. Returns the options to resume with, or None if fewer
+        than run.least_ranks are left. Collective; raises BadInput, and RankLost, after which it can be called again."""
         session = self._session
         had = [msgspec.json.decode(text, type=Had) for text in transport.gather_texts(self._had(), WHAT)]
         one = next((each for each in had if each.run), None)
@@ -152,7 +152,7 @@ class LostRanks:
         return [rank for rank in range(self._first.size) if rank not in self._living]
 
     def _save(self, session: Session, saver: Saver, transport: Transport) -> None:
-        """Make what a rank has a checkpoint, if one has the training whole. Collective."""
+        """Write a checkpoint of the state of a rank that has the whole training, if there is one. Collective."""
         state, monitor = session.state, session.monitor
         if isinstance(monitor, MasterMonitor):
             monitor.settle_copies(transport)
@@ -188,17 +188,17 @@ class LostRanks:
 
 
 def _delete_after(folder: Path, samples: int) -> None:
-    """Delete the checkpoints of more samples. One that was made between two averages has some of its samples only in
-    what each rank, the lost one too, had for itself; the others would go on without them."""
+    """Delete the checkpoints after more than this many samples. In a checkpoint between two averages, some samples are
+    only in the own vectors of each rank; the living ranks would go on without those of the lost rank."""
     for each in folders(folder):
         if int(order(each)[0]) > samples:
             checkpoint.delete(each)
 
 
 def _end_silent(transport: Transport, communicator: EnduringCommunicator, silent: Iterable[int]) -> None:
-    """Kill the ranks of this node that stand still: else the others would wait for them in the next call of MPI. Where
-    some are stopped, or are ending as another rank has killed them, the others may only wait for these, in a call that
-    blocks: they live."""
+    """Kill the silent ranks of this node, for which others would wait in the next call of MPI. If some of them are
+    stopped, or end as another rank has killed them, only those are killed: the rest may be silent only because they
+    wait for these in a call that blocks."""
     ranks = silent if communicator.processes else ()
     processes = [msgspec.json.decode(communicator.processes[rank], type=Holder) for rank in ranks]
 
@@ -208,7 +208,7 @@ def _end_silent(transport: Transport, communicator: EnduringCommunicator, silent
 
     end = transport.clock() + ENDING
     while not (found := still()) and processes and transport.clock() < end:
-        transport.sleep(ENDING / LOOKS)
+        transport.sleep(ENDING / POLLS)
     for process in found or processes:
         if process.lives:
             with suppress(ProcessLookupError):
@@ -216,8 +216,8 @@ def _end_silent(transport: Transport, communicator: EnduringCommunicator, silent
 
 
 def _settled(session: Session) -> int:
-    """How many samples this rank's state has been trained on, with all others to be handed out again; NONE where its
-    state is not that of the training."""
+    """Have the outstanding samples handed out again, and return how many samples this rank's state has been trained on;
+    NONE if its state is not that of the whole training."""
     state, outstanding = session.state, session.outstanding
     if outstanding is None:
         return NONE

@@ -1,4 +1,4 @@
-"""Start ranks by the site's launcher from a process that is none of them, and pass on signals that stop them."""
+"""Start ranks by the site's launcher from a process that is not one of them, and pass stop signals on to them."""
 
 import os
 import re
@@ -22,8 +22,8 @@ from mpitrain.signals import NUMBERS
 GRACE = 240.0  # seconds that a stopped run has to write a checkpoint; jobs/compare.sbatch allows 300
 ENDING = 60.0  # seconds that a launcher has to end after its ranks, one of whose nodes may not answer
 ANSWER = 20.0  # seconds within which a program must have answered, or a node started a process
-KEPT = 1 << 16  # bytes of what a launcher has said last
-#: Ranks that were lost: as the others name those that were silent, Open MPI's launcher one that died, and Slurm's.
+KEPT = 1 << 16  # the last bytes of a launcher's output that are kept
+#: Names of lost ranks: silent ones as other ranks name them; dead ones as the launchers of Open MPI and Slurm do.
 LOST = re.compile(
     rb"waited \S+ s for ranks? ([\d, ]+) \(|process rank (\d+) with PID|: error: \S+: task (\d+): (?!Exited)"
 )
@@ -87,16 +87,16 @@ class Heard(threading.Thread):
             self._said = (self._said + part)[-KEPT:]
 
     def lost(self) -> list[int]:
-        """The ranks that the others, or the launcher, which has ended, have named as lost; MPICH's names none."""
+        """The ranks that others or the launcher have named as lost, once it has ended; MPICH's launcher names none."""
         self.join(1.0)  # what it has started may hold the pipe
         found = LOST.search(b" ".join(self._said.split()))
         return [int(rank) for rank in next(filter(None, found.groups())).split(b",")] if found else []
 
 
 class Relay:
-    """Passes stop signals of users and batch systems on to the current run; `asked` says whether there was one.
+    """Passes stop signals of users and batch systems on to the current run; `asked`: whether a signal has come.
 
-    They are passed on as SIGUSR1, which mpirun and srun forward to all ranks, so that these write a checkpoint.
+    Signals are passed on as SIGUSR1, which mpirun and srun forward to all ranks, so that these write a checkpoint.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Relay:
     def wait(self, process: "subprocess.Popen[bytes]", deadline: float = inf, over: Until = bool) -> int | None:
         """The exit status, or None if the process had to be ended after `deadline` seconds.
 
-        After a signal, one with a deadline has GRACE, and any one ENDING once all that it has started is `over`.
+        After a signal, a process with a deadline has GRACE, and any process ENDING once all that it started is `over`.
         """
         self._process, self._late = process, False
         if self.asked:  # a signal came while the process was being started
@@ -167,7 +167,7 @@ def is_open_mpi(program: str) -> bool:
 
 
 def told_by(words: list[str]) -> tuple[str, str]:
-    """What a command prints, and on standard error; nothing if it cannot be run, or takes longer than ANSWER."""
+    """A command's standard output and standard error; empty if it cannot be run, or takes longer than ANSWER."""
     with suppress(OSError, subprocess.TimeoutExpired):
         ended = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER, check=False)
         return ended.stdout, ended.stderr

@@ -124,8 +124,7 @@ class Network(Model):
         return float(self.loss.loss(outputs, batch.targets, self.workspace)), errors
 
     def outputs(self, parameters: Array, inputs: Array) -> Array:
-        """The outputs z [n, classes] before softmax or logistic function, without dropout, in a buffer of the
-        network."""
+        """The outputs z [n, classes] before softmax or logistic function, without dropout, in the network's buffer."""
         return self.forward(self._views_of("parameters", parameters), inputs, self.layers)
 
     def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:

@@ -34,8 +34,7 @@ class FullyConnectedStage(NamedTuple):
 
 
 def stages(network: Network, parts: int) -> list[FullyConnectedStage]:
-    """The fully connected layers of a network, to be divided into `parts`. Raises BadInput if that is impossible,
-    saying why."""
+    """The fully connected layers of a network, to be divided into `parts`. Raises BadInput saying why not."""
     before, after = network.layers[: network.split], network.layers[network.split :]
     if not any(isinstance(layer, Convolution) for layer in before):
         raise BadInput(

@@ -39,8 +39,7 @@ class Matched(Protocol):
 
 
 class Communicator(Protocol):
-    """A group of ranks. Messages of two ranks with one tag stay in order; every rank starts the collectives in the same
-    order."""
+    """A group of ranks. Messages of two ranks with one tag stay in order; all start collectives in one order."""
 
     @property
     def rank(self) -> int: ...
@@ -144,8 +143,7 @@ class Runtime(Protocol):
     witness: Witness | None = None  #: gives the recorded events if a training is replayed
 
     def once(self, what: str, make: Callable[[], T]) -> T:
-        """What `make` returns. Ranks that share a process get what the first of them has made, and must not change
-        it."""
+        """What `make` returns. Ranks that share a process get the same object, made by the first: do not change it."""
         return make()
 
     def clock(self) -> float:

@@ -29,8 +29,7 @@ USUAL = Link(2e-6, 1e10)
 
 
 def pairs(leaders: list[int]) -> tuple[list[int] | None, list[int] | None]:
-    """Two ranks of one node, and two of different nodes, given the first rank of each rank's node; None where there are
-    none."""
+    """Two ranks of one node, and two of different nodes, given the first rank of each rank's node; None if none are."""
     within = next(([leader, rank] for rank, leader in enumerate(leaders) if leader != rank), None)
     return within, sorted({*leaders})[:2] if len({*leaders}) > 1 else None
 

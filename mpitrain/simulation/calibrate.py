@@ -1,4 +1,4 @@
-"""`mpitrain calibrate`: measure the file that describes this machine and a network to `mpitrain simulate`."""
+"""`mpitrain calibrate`: write, by measuring, the file that describes this machine and a network to `simulate`."""
 
 import argparse
 import json
@@ -40,12 +40,12 @@ from mpitrain.training.gradients import Learner
 from mpitrain.training.parts import Part
 
 T = TypeVar("T")
-SECONDS = 60.0  # that gradients are measured for, at most
+SECONDS = 60.0  # for which gradients are measured, at most
 SIZES, LEAST, MOST = (0.25, 0.5, 1.0), 5, 100  # of training.minibatch; how often each is measured
-SHORT = 5.0  # seconds that updates, copies and evaluations are each measured for, at most
+SHORT = 5.0  # seconds for which updates, copies and evaluations are each measured, at most
 QUANTILES = 21
 CACHES = 1 << 26  # bytes of vectors that are used in turns: in a training a gradient comes between two uses of one
-ABOVE = 2.576  # what a hundredth of normal numbers exceed, to either side
+ABOVE = 2.576  # the magnitude that a hundredth of standard normal numbers exceed
 SPREAD = 3.0  # times the line's seconds: the slowest gradient that a quiet machine is believed to have
 LATENCY = 3e-5  # seconds between nodes where --bandwidth says what is not there: of Ethernet
 
@@ -149,7 +149,7 @@ def doubts(factors: list[float], load: float, cores: int) -> Iterator[str]:
 
 
 def _of_all(transport: Transport, together: int, measure: Callable[[], T], what: str) -> list[T]:
-    """What each rank measures that has a core of its own, `together` of a node."""
+    """The results of `measure` on all ranks that have a core of their own: `together` ranks of each node."""
     mine = None
     if transport.local_rank < together:
         with transport.working():
@@ -159,8 +159,8 @@ def _of_all(transport: Transport, together: int, measure: Callable[[], T], what:
 
 
 def _gradients(config: Config, corpus: Part, network: Model) -> list[tuple[int, float]]:
-    """Samples and seconds of one gradient after another, of minibatches that follow one another as in a training, their
-    sizes in turns: those that lie in the cache already would take less."""
+    """Samples and seconds of successive gradients, with the sizes of minibatches in turns. The minibatches follow one
+    another as in a training, since samples that are in the cache already would take less."""
     seed, dtype = config.training.seed, config.training.dtype
     learner = Learner(network, corpus, seed=seed, dtype=dtype, deadline=config.run.deadline)
     theta = network.initial(seed, dtype)
@@ -184,8 +184,8 @@ def _in_turns(sizes: Sequence[int], samples: int) -> Iterator[Work]:
 
 
 def _work(config: Config, corpus: Part, network: Model) -> dict[str, float]:
-    """Seconds for a byte of a server's update, of a pass that copies or checks, of one that chooses entries, and of the
-    entries themselves; of an evaluation, for a sample."""
+    """Seconds for a byte of an update, of a pass that copies or checks, of a pass that chooses entries, and of the
+    entries themselves; and for a sample of an evaluation. The keys are those of a cluster's file."""
     theta = network.initial(config.training.seed, config.training.dtype)
     parts, scratch, rule = list(block_slices(slice(0, theta.size))), scratch_for(theta), CPU.fast(classical)
     count = min(-(-CACHES // (3 * theta.nbytes)), MOST)

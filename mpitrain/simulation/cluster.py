@@ -109,7 +109,7 @@ class Cluster(Section, frozen=True):
 
     @property
     def places(self) -> int:
-        """Ranks that it has room for."""
+        """How many ranks the cluster has room for."""
         return self.nodes * self.ranks_per_node
 
     def nodes_of(self, ranks: int) -> list[int]:
@@ -117,7 +117,7 @@ class Cluster(Section, frozen=True):
         return [rank // self.ranks_per_node for rank in range(ranks)]
 
     def network(self) -> ClusterNetwork:
-        """Its links."""
+        """The cluster's links."""
         return ClusterNetwork(self.between_nodes, self.within_node, self.message_seconds)
 
     def pace(self) -> Callable[[int, float], float]:
@@ -149,7 +149,7 @@ class Cluster(Section, frozen=True):
         Raises BadInput where it is another network and that is not known.
         """
         own, work = self.measured, multiply_adds(model)
-        # That of a module is not known, also where the same network was measured as layers, or the other way round.
+        # Multiply-adds are not known (0) for a module, also if the same network was measured as layers, or vice versa.
         if own is None or (own.parameters == model.layout.size and len({own.multiply_adds, work, 0}) < 3):
             return 1.0, ""
         other = f"not of {model.name} ({model.layout.size:,})"
@@ -162,7 +162,7 @@ class Cluster(Section, frozen=True):
         return ratio, f"{said}: a sample is taken to last {ratio:.3g} times as long, by the ratio of multiply-adds"
 
     def _slowed(self, rank: int) -> float:
-        """By what factor a rank's node is slow."""
+        """The factor by which a rank's node is slow."""
         return {each.node: each.factor for each in self.slow}.get(rank // self.ranks_per_node, 1.0)
 
     def stops(self) -> dict[int, list[tuple[float, float]]]:

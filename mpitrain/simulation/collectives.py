@@ -26,7 +26,7 @@ KEPT = 32  # collectives whose steps are remembered: of a thousand ranks, some m
 
 
 class MessageStep(NamedTuple):
-    """What a rank does in a round: send this many bytes to a place, and take a message, or only one of both."""
+    """What a rank does in a round: send `nbytes` bytes to rank `to` (NOBODY: none), and if `takes`, take a message."""
 
     number: int
     to: int
@@ -38,7 +38,7 @@ Steps = Sequence[Sequence[MessageStep]]
 
 
 def steps_of(rounds: Iterable[Round], ranks: int) -> Steps:
-    """The steps of each rank; rounds in which one has nothing to do are none of its own."""
+    """The steps of each rank, without the rounds in which it has nothing to do."""
     steps: list[list[MessageStep]] = [[] for _ in range(ranks)]
     for number, messages in enumerate(rounds):
         sends = {source: (target, nbytes) for source, target, nbytes in messages}
@@ -49,7 +49,7 @@ def steps_of(rounds: Iterable[Round], ranks: int) -> Steps:
 
 
 def ufunc(operation: MPI.Op) -> np.ufunc:
-    """What an operation does to two arrays."""
+    """The NumPy function of an MPI operation. Raises ValueError for one that is not simulated."""
     for known, does in ((MPI.SUM, np.add), (MPI.MAX, np.maximum)):
         if operation == known:
             return does
@@ -94,23 +94,23 @@ class Collective:
         return _steps(self.rounds, *self.arguments, nodes=nodes, nbytes=nbytes)
 
     def end(self, rank: int) -> None:
-        """It has ended for one."""
+        """Complete the request of one rank, for which the collective has ended."""
         self.parts[rank].request.complete()
 
 
 def nothing(parts: list[CollectivePart]) -> None:
-    """Of a barrier."""
+    """A barrier: no data."""
 
 
 def broadcast(parts: list[CollectivePart], root: int) -> None:
-    """The root's array to all."""
+    """Copy the root's array to all ranks."""
     for rank, part in enumerate(parts):
         if rank != root:
             np.copyto(part.take[0], parts[root].take[0])
 
 
 def combine(parts: list[CollectivePart], operation: MPI.Op) -> None:
-    """The terms combined, for those that take the result; one that gives None gives what it has where it takes."""
+    """Combine the terms, for the ranks that take the result. A rank that gives None has its term where it takes."""
     result = reduced([part.take[0] if part.give is None else part.give for part in parts], ufunc(operation))
     for part in parts:
         for place in part.take:
@@ -118,14 +118,14 @@ def combine(parts: list[CollectivePart], operation: MPI.Op) -> None:
 
 
 def scatter(parts: list[CollectivePart], counts: Sequence[int]) -> None:
-    """The sum of the terms, to each rank its piece, of this many elements."""
+    """Sum the terms, and give each rank its piece of the sum, `counts` elements long."""
     result = reduced([part.give for part in parts], np.add)
     for part, piece in zip(parts, np.split(result, np.cumsum(counts)[:-1]), strict=True):
         np.copyto(part.take[0], piece)
 
 
 def gather(parts: list[CollectivePart], counts: Sequence[int]) -> None:
-    """Each rank's piece, of this many elements, to all; one that gives None has its own in place."""
+    """Give all ranks' pieces, `counts` elements long, to all. A rank that gives None has its piece in place."""
     pieces = zip(parts, np.cumsum(counts), counts, strict=True)
     given = [part.take[0][end - count : end] if part.give is None else part.give for part, end, count in pieces]
     whole = np.concatenate(given)
@@ -134,8 +134,8 @@ def gather(parts: list[CollectivePart], counts: Sequence[int]) -> None:
 
 
 class Course:
-    """One collective under way. It needs no turns of the ranks: only events, one for all steps that begin at a time.
-    `ended(place)` is called when a rank's last step is done."""
+    """One collective in progress. It needs no turns of the ranks, only one event for all steps that begin at the same
+    time. `ended(place)` is called when a rank's last step is done."""
 
     def __init__(self, wires: Wires, members: Sequence[int], steps: Steps, ended: Callable[[int], None]) -> None:
         self._scheduler, self._wires, self._members, self._ended = wires.scheduler, wires, members, ended
@@ -147,7 +147,7 @@ class Course:
             self._begin(wires.scheduler.now + wires.jitter(), place)
 
     def _begin(self, time: float, place: int) -> None:
-        """A rank's next step begins then."""
+        """Have a rank's next step begin at a time."""
         if time in self._begins:
             self._begins[time].append(place)
         else:
@@ -163,7 +163,7 @@ class Course:
                 self._take(step, place, self._send(step, place) if step.to != NOBODY else time)
 
     def _send(self, step: MessageStep, place: int) -> float:
-        """When the message has left."""
+        """Send a step's message; returns when it has left."""
         to = (step.number, step.to)
         left, arrival = self._wires.passage(
             self._scheduler.now, step.nbytes, self._members[place], self._members[step.to]

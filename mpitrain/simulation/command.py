@@ -27,7 +27,7 @@ from mpitrain.simulation.job import Aborted, Job
 from mpitrain.simulation.replay import Replay, read
 from mpitrain.simulation.scheduler import Deadlock
 
-#: Keys that change nothing in what is trained, or where the data is.
+#: Keys that do not change the training, and the key that says where the data is.
 FREE = ("data.path", "run.out", "run.progress", "run.callback", "run.tensorboard", "run.trace", "run.checkpoints_kept")
 MOST = 2000  # ranks, each of which is a thread
 
@@ -81,7 +81,7 @@ def _status(job: Job[int], options: TrainOptions, requests: Sequence[Stop], stuc
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Context in which Python looks seldom for cycles: the objects of a thousand ranks would be gone through often."""
+    """Context in which the garbage collector runs seldom: it would often traverse the objects of a thousand ranks."""
     before = gc.get_threshold()
     gc.set_threshold(100_000, 50, 1000)
     try:

@@ -22,7 +22,7 @@ from mpitrain.simulation.messages import (
 )
 from mpitrain.simulation.network import Wires
 
-PATIENCE = 60.0  # seconds of a wait within a call; it is looked at again when anything happens
+PATIENCE = 60.0  # seconds of a wait within a call, after which it begins anew
 
 
 class Group:
@@ -36,7 +36,7 @@ class Group:
         self.arrivals: dict[tuple[int, int], float] = {}  # of the last message between two ranks
         self._made: dict[tuple[int, object], Group] = {}
         self.memories: dict[int, dict[int, Array]] = {}  # of each window, by its number: that of every rank
-        self.looking: set[int] = set()  # ranks that have looked at a window since one of them last changed
+        self.looking: set[int] = set()  # ranks that have looked at a window since a window last changed
 
     def join(self, rank: int, number: int, called: Collective, part: CollectivePart) -> None:
         """A rank calls its collective `number`. Raises RuntimeError if others have called another one."""
@@ -49,7 +49,7 @@ class Group:
             Course(self.wires, self.members, collective.steps(self._nodes), collective.end)
 
     def made(self, number: int, key: object, members: Sequence[int]) -> "Group":
-        """The group that the ranks' call `number` makes of those with one key."""
+        """The group that the ranks' call `number` makes of the `members`, which have the same key."""
         if (number, key) not in self._made:
             self._made[number, key] = Group(self.wires, members)
         return self._made[number, key]
@@ -135,17 +135,17 @@ class SimulatedCommunicator:
         return self._join(Collective(name, carry_out, rounds.gather, (tuple(counts),)), own, [whole])
 
     def Split(self, color: int, /) -> "SimulatedCommunicator":
-        """Those of each colour, which all ranks have to tell first."""
+        """The ranks of this rank's colour, which all ranks have to tell first."""
         colours = np.zeros(self.size, np.int64)
         self.finish(self.Iallgather(np.array([color]), colours), "MPI_Comm_split")
         return self._part([int(colour) for colour in colours])
 
     def Split_type(self, kind: int, /) -> "SimulatedCommunicator":
-        """Those of each node. Who is where is known, so nobody is waited for."""
+        """The ranks of this rank's node. Nodes are known, so no rank waits."""
         return self._part([self._wires.nodes[member] for member in self.group.members])
 
     def _part(self, colours: Sequence[int]) -> "SimulatedCommunicator":
-        """Those with this rank's colour."""
+        """The communicator of the ranks with this rank's colour."""
         own = colours[self.rank]
         places = [place for place, colour in enumerate(colours) if colour == own]
         group = self.group.made(next(self._numbers), own, [self.group.members[place] for place in places])
@@ -182,7 +182,7 @@ class SimulatedCommunicator:
         return request
 
     def look(self) -> None:
-        """This rank looks at the windows, and may have changed them: whoever has looked before may see that now."""
+        """Note that this rank looks at windows, and may have changed them: wake the ranks that have looked before."""
         for rank in sorted(self.group.looking - {self.rank}):
             self.group.boxes[rank].wake()
         self.group.looking = {self.rank}

@@ -18,7 +18,7 @@ from mpitrain.simulation.windows import SimulatedWindow
 
 T = TypeVar("T")
 J = TypeVar("J")
-SHORT = 1e-3  # seconds of the process's own time, between two looks at threads that wait for other ranks
+SHORT = 1e-3  # seconds of real time between two polls of threads that wait for other ranks
 
 
 class Aborted(RuntimeError):
@@ -31,9 +31,9 @@ class Aborted(RuntimeError):
 
 class Job(Generic[T]):
     """`ranks` ranks that run a program. `nodes`: the node of each, by default one for all. `seconds(rank, samples)`:
-    what a rank with a core of its own takes to compute a gradient, by default no time; `work(rank, kind, amount)`: what
-    it takes for other work, of a kind and an amount that `Pace.work` has; `cores`: of each node, which its ranks share,
-    by default one for each. `stops`: by rank, from when until when it stands still."""
+    the time for a gradient on a core of its own, by default 0; `work(rank, kind, amount)`: that for other work, with
+    kind and amount as in `Pace.work`; `cores`: how many cores the ranks of a node share, by default one for each rank;
+    `stops`: by rank, from when until when it stands still."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Job(Generic[T]):
         self.wires = Wires(self.scheduler, network or ClusterNetwork(), nodes)
         self._world, self.size, self._deadline = Group(self.wires, range(ranks)), ranks, deadline
         self.shared: dict[str, object] = {}  # what the ranks make once
-        self.steadfast = not stops  # what waits for ever is found to be a deadlock
+        self.steadfast = not stops  # without stops, an endless wait is found as a deadlock
 
     def run(self, program: Callable[[Transport], T]) -> list[T]:
         """What the program returns on each rank. Raises what it raises on any; Deadlock if all wait for each other."""
@@ -65,7 +65,7 @@ class Job(Generic[T]):
         return self.scheduler.run([on(rank) for rank in range(self.size)])
 
     def runtime(self, rank: int) -> "SimulatedRank":
-        """What a rank runs in."""
+        """The runtime of a rank."""
         return SimulatedRank(self, rank)
 
 
@@ -145,7 +145,7 @@ class SimulatedRank(interface.Runtime):
         return SimulatedWindow(size, communicator)
 
     def finalize_within(self, seconds: float) -> None:
-        """There is nothing to wait for."""
+        """Do nothing: the end of a simulated job waits for nothing."""
 
     def abort(self, status: int) -> None:
         raise Aborted(self._rank, status)

@@ -14,8 +14,7 @@ from mpitrain.mpi.launcher import MPI, BufSpec, BufSpecV, InPlace
 
 
 class SimulatedRequest:
-    """An operation of one rank. One that has looked for its end is woken by it, and looks around again when it has seen
-    that."""
+    """An operation of one rank. Its end wakes the rank if that has tested it; so does the test that sees the end."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake, self._seen, self._awaited, self.done = wake, False, False, False
@@ -23,7 +22,7 @@ class SimulatedRequest:
         self._came = MPI.PROC_NULL, MPI.ANY_TAG, 0  # source, tag, bytes
 
     def complete(self, came: tuple[int, int, int] | None = None, error: Exception | None = None) -> None:
-        """It has completed, with a message if one `came`, or failed, as `Test` will say."""
+        """Complete it, with source, tag and bytes of a message that `came`, or with an error that `Test` will raise."""
         self.done, self._came, self._error = True, came or self._came, error
         if self._awaited:
             self._wake()
@@ -36,7 +35,7 @@ class SimulatedRequest:
             raise self._error
         if not self._seen:
             self._seen = True
-            self._wake()  # what the rank does upon it may be what it waits for
+            self._wake()  # what the rank does next may end its own wait
         if status is not None:
             fill(status, *self._came)
         return True
@@ -44,7 +43,7 @@ class SimulatedRequest:
 
 @dataclass
 class SentMessage:
-    """One that has been sent. `taken` is called when its receiver has matched it."""
+    """A message that has been sent. `taken` is called when its receiver has matched it."""
 
     source: int
     tag: int
@@ -53,7 +52,7 @@ class SentMessage:
 
 
 class SimulatedMatched:
-    """A message that belongs to who has found it."""
+    """A message that only the rank whose probe has found it can receive."""
 
     def __init__(self, message: SentMessage, wake: Callable[[], None]) -> None:
         self._message, self._wake = message, wake
@@ -69,7 +68,7 @@ class SimulatedMatched:
 
 
 class Mailbox:
-    """What has come to one rank and is not taken, and the receives that it has posted, both in order."""
+    """The messages to one rank that are not taken yet, and the receives that it has posted, both in order."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.wake = wake
@@ -79,8 +78,8 @@ class Mailbox:
         self._posted: list[tuple[int, int, Array, SimulatedRequest]] = []
 
     def arrive(self, message: SentMessage) -> None:
-        """A message is there: for the first receive that it suits, else for probes. It is copied now: what its sender
-        has changed meanwhile, arrives changed, and what it changes from now on, does not."""
+        """Deliver a message to the first posted receive that it matches, else keep it for probes. It is copied now: a
+        change that the sender has made meanwhile arrives, a later change does not."""
         for number, (source, tag, memory, request) in enumerate(self._posted):
             if source in (message.source, MPI.ANY_SOURCE) and tag in (message.tag, MPI.ANY_TAG):
                 del self._posted[number]
@@ -101,7 +100,7 @@ class Mailbox:
         return request
 
     def find(self, source: int, tag: int) -> SentMessage | None:
-        """The first message that suits; of any tag, some message."""
+        """The first message that matches; if any tag does, some message."""
         if tag == MPI.ANY_TAG:
             of_tags = (self.find(source, each) for each in self._arrived)
             return next((message for message in of_tags if message is not None), None)
@@ -120,13 +119,13 @@ class Mailbox:
         return message
 
     def match(self, source: int, tag: int, status: MPI.Status) -> SimulatedMatched | None:
-        """Take the first message that suits."""
+        """Take the first message that matches."""
         message = self._take(source, tag)
         if message is None:
             return None
         fill(status, message.source, message.tag, message.payload.size)
         message.taken()
-        self.wake()  # what the rank does with it may be what it waits for
+        self.wake()  # what the rank does with the message may end its own wait
         return SimulatedMatched(message, self.wake)
 
     @staticmethod
@@ -135,7 +134,7 @@ class Mailbox:
         try:
             copy(message, memory)
             request.complete((message.source, message.tag, message.payload.size))
-        except MPI.Exception as error:  # the receiver's, whose turn it need not be
+        except MPI.Exception as error:  # raised in the receiver, which need not be the running rank
             request.complete(error=error)
 
 
@@ -147,13 +146,13 @@ def copy(message: SentMessage, memory: Array) -> None:
 
 
 def fill(status: MPI.Status, source: int, tag: int, count: int) -> None:
-    """Set what a status tells."""
+    """Set source, tag and count of a status."""
     status.source, status.tag = source, tag
     status.Set_elements(MPI.BYTE, count)
 
 
 def flat(buffer: BufSpec) -> Array:
-    """The array of a buffer, which is given alone or before what tells its type: flat, not copied, of its own type."""
+    """The array of a buffer, which is given alone or followed by its type: flat, not copied, of its own dtype."""
     memory: Array = buffer[0] if isinstance(buffer, (list, tuple)) else buffer
     if isinstance(memory, PhantomVector):
         return memory
@@ -164,12 +163,12 @@ def flat(buffer: BufSpec) -> Array:
 
 
 def raw(buffer: BufSpec) -> Array:
-    """The same, as bytes."""
+    """The array of a buffer as bytes."""
     return flat(buffer).view(np.uint8)
 
 
 def given(buffer: BufSpec | InPlace) -> Array | None:
-    """What a rank gives; None if that is in place."""
+    """The array that a rank gives; None for MPI.IN_PLACE."""
     specified: Array = buffer
     return None if specified is MPI.IN_PLACE else flat(specified)
 

@@ -11,8 +11,8 @@ from mpitrain.simulation.scheduler import Scheduler
 
 @dataclass(frozen=True)
 class ClusterNetwork:
-    """The links between two nodes and within one, by default the same; `message` seconds that each message costs
-    besides. `jitter` is the mean of an exponentially distributed delay of every message between two ranks, and of every
+    """The links between two nodes and within one, by default the same; each message costs `message` seconds more.
+    `jitter` is the mean of an exponentially distributed delay of every message between two ranks, and of every
     rank's part in a collective, drawn from `seed`."""
 
     between: Link = USUAL
@@ -27,24 +27,24 @@ class ClusterNetwork:
 
 
 class Wires:
-    """When messages arrive, for all communicators of a job, whose ranks are on these nodes. Each node's card sends one
-    message after another, and takes one after another; within a node messages do not wait for each other."""
+    """Computes when messages arrive, for all communicators of a job with its ranks on `nodes`. Each node's card sends
+    one message after another, and takes one after another; within a node messages do not wait for each other."""
 
     def __init__(self, scheduler: Scheduler, network: ClusterNetwork, nodes: Sequence[int]) -> None:
         self.scheduler, self._network, self.nodes = scheduler, network, nodes
         self._random = np.random.Generator(np.random.Philox(network.seed))
-        self._sends, self._takes = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)  # until then
+        self._sends, self._takes = dict.fromkeys(nodes, 0.0), dict.fromkeys(nodes, 0.0)  # until when a card is busy
         self.busy = dict.fromkeys([(node, way) for node in nodes for way in ("sends", "takes")], 0.0)  # seconds so far
 
     def send(self, nbytes: int, source: int, target: int, action: Callable[[], None], not_before: float = 0.0) -> float:
-        """Have `action` happen when this many bytes of one rank are with the other; when that is."""
+        """Call `action` when this many bytes of one rank have arrived at the other; returns when that is."""
         _, arrival = self.passage(self.scheduler.now, nbytes, source, target)
         time = max(arrival + self.jitter(), not_before)
         self.scheduler.at(time, action)
         return time
 
     def passage(self, now: float, nbytes: int, source: int, target: int) -> tuple[float, float]:
-        """When this many bytes, sent at a time by one rank, have left it, and when they are with the other."""
+        """When this many bytes, sent `now` by one rank, have left it, and when they have arrived at the other."""
         here, there = self.nodes[source], self.nodes[target]
         link = self._network.link(here == there)
         takes, late = nbytes / link.bandwidth, link.latency + self._network.message
@@ -57,5 +57,5 @@ class Wires:
         return left, arrived
 
     def jitter(self) -> float:
-        """Seconds by which something is late."""
+        """A random delay in seconds."""
         return float(self._random.exponential(self._network.jitter)) if self._network.jitter else 0.0

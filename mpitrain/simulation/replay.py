@@ -1,7 +1,7 @@
-"""A recorded training on simulated ranks, each of which sees what it saw then, in the same order.
+"""A recorded training, repeated on simulated ranks: each sees the recorded events in the recorded order.
 
-What was not seen at a look is not seen, though it may have come; what was seen is waited for. So each rank computes
-what it computed then, whatever the simulated network does, and virtual time says nothing.
+A poll that found nothing finds nothing, even if something has come; what a poll found is waited for. So each rank
+computes what it computed then, whatever the simulated network does. Virtual time has no meaning here.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from mpitrain.simulation.job import Job, SimulatedRank
 from mpitrain.simulation.scheduler import Scheduler
 
 T = TypeVar("T")
-PATIENCE = 60.0  # seconds of virtual time between two looks for what is to come
+PATIENCE = 60.0  # seconds of virtual time between two polls for what is to come
 MEANS = {
     EventKind.NOTHING: "a look that found nothing",
     EventKind.HAPPENED: "something that had happened",
@@ -32,17 +32,17 @@ MEANS = {
 
 
 class Replayer(Witness):
-    """Answers as a record does. Raises TrainingFailed naming rank and event where the training asks another thing."""
+    """Gives the recorded events. Raises TrainingFailed naming rank and event if the training asks for another one."""
 
     def __init__(self, order: Order, scheduler: Scheduler) -> None:
         self._order, self._scheduler, self.rank = order, scheduler, order.header.rank
         self._events, self._now = order.events(), LoggedEvent(-1, EventKind.NOTHING, 0)
         self._next: LoggedEvent | None = next(self._events, None)
-        self._nothing = 0  # looks that are still to find nothing
+        self._nothing = 0  # how many of the next polls find nothing
         self._read, self._looks, self._sender = 0, 0, MPI.PROC_NULL
         self._over = False
-        self.answered = False  # since the last pause
-        self.parameters = ""  # that the first rank has come to
+        self.answered = False  # whether a poll was answered since the last pause
+        self.parameters = ""  # SHA-256 of the final parameters, on the first rank
 
     def message(self, find: Callable[[int], T | None], source: int, tag: int, sender: Callable[[], int]) -> T | None:
         if self._over:
@@ -95,7 +95,7 @@ class Replayer(Witness):
         self.parameters, self._over = parameters(), True
 
     def _found_nothing(self) -> bool:
-        """Whether a look or a test is one of those that found nothing."""
+        """Whether this poll is one of those that found nothing."""
         self.answered = True
         if not self._nothing and self._next is not None and self._next.kind is EventKind.NOTHING:
             self._nothing = self._take(EventKind.NOTHING, "looks")
@@ -128,7 +128,7 @@ class Replayer(Witness):
 
 
 class ReplayingRank(SimulatedRank):
-    """A rank whose waits only look on, as the one did that was recorded, until what it sees is to be waited for."""
+    """A rank that polls on in its waits, as the recorded rank did; only recorded successes are waited for."""
 
     def __init__(self, job: Job[int], order: Order) -> None:
         super().__init__(job, order.header.rank)
@@ -156,7 +156,7 @@ class Replay(Job[int]):
 
 
 def read(run: Path) -> list[Order]:
-    """The record of every rank of a run. Raises BadInput naming a file that is none, is damaged, or is of another."""
+    """The record of every rank of a run. Raises BadInput naming a file that is none, damaged, or of another run."""
     if run.is_dir() and not file_of(run, 0).parent.exists():
         raise BadInput(f"{run}: is not recorded: run.record_order = true was not set")
     first = Order(file_of(run, 0))

@@ -2,7 +2,7 @@
 
 Within a round a rank sends at most one message and takes at most one; it goes on once both are done. Which algorithm is
 taken from what size on are the rules built into MPICH 5.0; the algorithms are those of Thakur, Rabenseifner & Gropp
-(2005). Ranks are places in the communicator, sizes are bytes; `nodes` are the places' nodes.
+(2005). Ranks are those of the communicator, sizes are bytes; `nodes` are the nodes of the ranks.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -19,7 +19,7 @@ SHORT_GATHER, LONG_GATHER, LONG_SCATTER = 81920, 524288, 524288
 
 
 class Blocks:
-    """The bytes of consecutive blocks."""
+    """The sizes in bytes of consecutive blocks."""
 
     def __init__(self, sizes: Iterable[int]) -> None:
         self._ends = [0, *accumulate(sizes)]
@@ -27,24 +27,24 @@ class Blocks:
 
     @classmethod
     def equal(cls, nbytes: int, count: int) -> "Blocks":
-        """So many bytes in blocks that differ by one at most."""
+        """`count` blocks of `nbytes` bytes in all, whose sizes differ by one at most."""
         parts = (share(nbytes, part, count) for part in range(count))
         return cls(part.stop - part.start for part in parts)
 
     @classmethod
     def shares(cls, counts: Sequence[int], nbytes: int) -> "Blocks":
-        """So many bytes in the proportion of `counts`, whose elements they are."""
+        """Blocks of `counts` elements each, of `nbytes` bytes in all."""
         itemsize = nbytes // max(sum(counts), 1)
         return cls(count * itemsize for count in counts)
 
     def span(self, begin: int, end: int) -> int:
-        """Those from one to before another, in a ring."""
+        """The bytes of the blocks from `begin` to before `end`, in a ring."""
         if end > self._count:
             return self.span(begin, self._count) + self.span(0, end - self._count)
         return self._ends[end] - self._ends[begin]
 
     def one(self, number: int) -> int:
-        """Those of one, in a ring."""
+        """The bytes of one block, in a ring."""
         number %= self._count
         return self.span(number, number + 1)
 
@@ -57,7 +57,7 @@ def barrier(nodes: Sequence[int], nbytes: int) -> Iterator[Round]:
 
 
 def allreduce(nodes: Sequence[int], nbytes: int) -> Iterator[Round]:
-    """Recursive doubling of a few bytes; of more a reduce-scatter by recursive halving, and an allgather."""
+    """Few bytes: recursive doubling; more: a reduce-scatter by recursive halving, then an allgather."""
     kept, folded = _folded(range(len(nodes)))
     short = nbytes <= SHORT_SUM
     steps = [*_powers(len(kept))]
@@ -92,7 +92,7 @@ def reduce(root: int, nodes: Sequence[int], nbytes: int) -> Iterator[Round]:
 
 
 def gather(counts: Sequence[int], nodes: Sequence[int], nbytes: int) -> Iterator[Round]:
-    """To all, pieces of this many elements: by recursive doubling, by Bruck's algorithm (1997), or in a ring."""
+    """An allgather of pieces of `counts` elements: recursive doubling, Bruck's algorithm (1997), or a ring."""
     blocks, ranks = Blocks.shares(counts, nbytes), len(nodes)
     if blocks.total and _is_power(ranks) and blocks.total < LONG_GATHER:
         yield from _doubling(range(ranks), blocks)
@@ -121,7 +121,7 @@ def reduce_scatter(counts: Sequence[int], nodes: Sequence[int], nbytes: int) -> 
 
 
 def _spread(ranks: Sequence[int], nbytes: int) -> Iterator[Round]:
-    """From the first of some ranks to the others: in a tree, or, of many bytes, pieces in a tree and an allgather."""
+    """Broadcast from the first of some ranks: in a tree; many bytes: a scatter in a tree, then an allgather."""
     if nbytes < SHORT_BROADCAST or len(ranks) < FEW:
         yield from _tree(ranks, lambda begin, end: nbytes)
     else:
@@ -131,13 +131,13 @@ def _spread(ranks: Sequence[int], nbytes: int) -> Iterator[Round]:
 
 
 def _collect(ranks: Sequence[int], nbytes: int) -> Iterator[Round]:
-    """To the first of some ranks from the others: in a tree; of more bytes, halves are summed, and gathered in one."""
+    """Reduce to the first of some ranks: in a tree; more bytes: recursive halving, then a gather in a tree."""
     if nbytes <= SHORT_SUM:
         for each in reversed([*_tree(ranks, lambda begin, end: nbytes)]):
             yield [(target, source, size) for source, target, size in each]
         return
     kept, folded = _folded(ranks[::-1])
-    kept.reverse()  # the first comes first again: as the last it stands for itself
+    kept.reverse()  # the first comes first again; as the last it was never folded into another
     yield [(other, rank, nbytes) for rank, other in folded]
     steps = [*_powers(len(kept))]
     for step in steps:
@@ -147,7 +147,7 @@ def _collect(ranks: Sequence[int], nbytes: int) -> Iterator[Round]:
 
 
 def _tree(ranks: Sequence[int], size: Callable[[int, int], int]) -> Iterator[Round]:
-    """Down a binomial tree, to each what is for the places that it answers for, of this many bytes."""
+    """Down a binomial tree: each place gets the `size` bytes for the places of its subtree."""
     count = len(ranks)
     for step in reversed([*_powers(count)]):
         begins = range(step, count, 2 * step)
@@ -155,20 +155,20 @@ def _tree(ranks: Sequence[int], size: Callable[[int, int], int]) -> Iterator[Rou
 
 
 def _doubling(ranks: Sequence[int], blocks: Blocks) -> Iterator[Round]:
-    """Each, having one block of a power of two, gets all: recursive doubling."""
+    """An allgather by recursive doubling, of a power of two of blocks, one at each place."""
     for step in _powers(len(ranks)):
         yield _exchange(ranks, step, lambda i, step: blocks.span(*_half(i ^ step, step)))
 
 
 def _ring(ranks: Sequence[int], blocks: Blocks) -> Iterator[Round]:
-    """Each, having one block, gets all: it hands on what it got last."""
+    """An allgather in a ring, of one block at each place: a place passes on what it received last."""
     count = len(ranks)
     for step in range(count - 1):
         yield [(ranks[i], ranks[(i + 1) % count], blocks.one(i - step)) for i in range(count)]
 
 
 def _exchange(ranks: Sequence[int], step: int, size: Callable[[int, int], int]) -> Round:
-    """Between places that differ in the bit `step`; of how many bytes depends on the place that gets them."""
+    """An exchange between places that differ in the bit `step`; `size` gives the bytes for the receiving place."""
     return [(rank, ranks[i ^ step], size(i ^ step, step)) for i, rank in enumerate(ranks)]
 
 
@@ -179,7 +179,7 @@ def _half(i: int, step: int) -> tuple[int, int]:
 
 
 def _folded(ranks: Sequence[int]) -> tuple[list[int], list[tuple[int, int]]]:
-    """A power of two of the ranks, and pairs: who of them stands for whom of the others."""
+    """A power of two of the ranks, and pairs (one of these, the rank folded into it)."""
     beyond = len(ranks) - (1 << (len(ranks).bit_length() - 1))
     pairs = [(ranks[2 * i + 1], ranks[2 * i]) for i in range(beyond)]
     return [*(rank for rank, _ in pairs), *ranks[2 * beyond :]], pairs
@@ -194,7 +194,7 @@ def _groups(nodes: Sequence[int], root: int) -> list[list[int]]:
 
 
 def _are_nested(groups: Sequence[Sequence[int]]) -> bool:
-    """Whether there are nodes and ranks within them."""
+    """Whether there are several nodes, and one with several ranks."""
     return 1 < len(groups) < sum(len(group) for group in groups)
 
 

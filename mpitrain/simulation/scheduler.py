@@ -1,8 +1,8 @@
 """Ranks that take turns in one process, and virtual time.
 
-Each rank is a thread, of which one runs at a time: until it sleeps or waits. Then the next rank that is ready runs, or,
-if none is, time advances to the next event. Nothing depends on how fast the process is: the same programs give the same
-order of turns.
+Each rank is a thread. One runs at a time, until it sleeps or waits. Then the next rank that is ready runs, or, if none
+is, time advances to the next event. Nothing depends on how fast the process is: the same programs give the same order
+of turns.
 """
 
 import heapq
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class Deadlock(RuntimeError):
-    """All ranks that have not ended wait, or have died, and nothing is on its way to any of them."""
+    """All ranks that have not ended wait, or have died, and no event will wake any of them."""
 
 
 class Late(RuntimeError):
@@ -35,21 +35,21 @@ class _Rank:
         self.turn.acquire()
         self.noticed, self.done = False, False
         self.limit = inf
-        self.ends = (0.0, 0)  # when its patience with what it waits for does, and the number of that event
-        self.alarm: tuple[float, int] | None = None  # the same of the event that looks after it, which is no later
+        self.ends = (0.0, 0)  # (time, event number) at which the current wait gives up
+        self.alarm: tuple[float, int] | None = None  # (time, number) of the event that checks for this; no later
         self.describe: Callable[[], str] | None = None
 
 
 def _why(number: int, rank: _Rank) -> str:
-    """Why an unfinished rank does not go on: only one that has died could, and may not."""
+    """Why an unfinished rank does not go on. One that does not wait has died."""
     return f"rank {number} has died" if rank.describe is None else f"rank {number} waits for {rank.describe()}"
 
 
 class Scheduler(Generic[T]):
     """Runs `ranks` programs. All methods but `run` are for the rank that is running, and for events.
 
-    `stops`: by rank, from when until when it gets no turn, for good if that is infinite. The others then wait as long
-    as they have patience, as they would for a process that hangs, before anything counts as a deadlock.
+    `stops`: by rank, from when until when it gets no turn, for good if that is infinite. With stops, the ends of waits
+    are events: other ranks wait as long as they would for a process that hangs, before there is a deadlock.
     """
 
     def __init__(self, ranks: int, stops: Mapping[int, Sequence[tuple[float, float]]] = MappingProxyType({})) -> None:
@@ -58,13 +58,13 @@ class Scheduler(Generic[T]):
         self._ranks = [_Rank() for _ in range(ranks)]
         self._ready = deque(range(ranks))
         self._events: list[tuple[float, int, bool, Callable[[], None]]] = []
-        self._live = 0  # events that are more than the end of somebody's patience
+        self._live = 0  # events other than the ends of waits
         self._numbers = count()
         self._failure: BaseException | None = None
         self._over = threading.Event()
 
     def run(self, programs: Sequence[Callable[[], T]]) -> list[T]:
-        """What the ranks' programs return. Raises what the first of them raises; Deadlock when nobody can go on."""
+        """What the ranks' programs return. Raises the first exception of a program; Deadlock when no rank can go on."""
         results: dict[int, T] = {}
 
         def main(rank: int) -> None:
@@ -97,22 +97,22 @@ class Scheduler(Generic[T]):
         self._push(max(time, self.now), next(self._numbers), True, action)
 
     def _push(self, time: float, number: int, live: bool, action: Callable[[], None]) -> None:
-        """The same; of several at one time the lower number comes first. If it is not `live`, nobody depends on it."""
+        """Add an event; at equal times the lower number comes first. Only `live` events avert a deadlock."""
         heapq.heappush(self._events, (time, number, live, action))
         self._live += live
 
     def sleep(self, rank: int, seconds: float) -> None:
-        """The running rank works, or rests, for so long."""
+        """Let the running rank work, or rest, for this many seconds."""
         self.at(self.now + seconds, lambda: self.resume(rank))
         self.suspend(rank)
 
     def resume(self, rank: int) -> None:
-        """A rank that is suspended goes on."""
+        """Let a suspended rank go on."""
         self._ready.append(rank)
 
     def park(self, rank: int, patience: float, describe: Callable[[], str]) -> None:
-        """The running rank waits until it is woken, at most for `patience` seconds. If it has been woken since it last
-        waited, it goes on at once. `describe` says what it waits for. Raises Late if its limit is reached."""
+        """Let the running rank wait until it is woken, at most for `patience` seconds. If it has been woken since it
+        last waited, it goes on at once. `describe` says what it waits for. Raises Late if its limit is reached."""
         mine = self._ranks[rank]
         if mine.noticed:
             mine.noticed = False
@@ -129,7 +129,7 @@ class Scheduler(Generic[T]):
         self._ranks[rank].limit = until
 
     def wake(self, rank: int) -> None:
-        """An event concerns this rank."""
+        """Wake a rank, as an event concerns it."""
         mine = self._ranks[rank]
         if mine.describe is None:
             mine.noticed = True
@@ -138,8 +138,8 @@ class Scheduler(Generic[T]):
             self._ready.append(rank)
 
     def _set_alarm(self, rank: int) -> None:
-        """Have an event when a rank's patience ends. Few waits last so long: the next one keeps it, and it sets the
-        alarm anew if it is too early by then."""
+        """Add an event for the end of a rank's wait. Few waits last so long: later waits keep this alarm, which is set
+        anew if it rings before the present wait ends."""
         mine = self._ranks[rank]
         alarm = mine.alarm = mine.ends
 
@@ -155,7 +155,7 @@ class Scheduler(Generic[T]):
         self._push(*alarm, bool(self._stops), ring)
 
     def suspend(self, rank: int) -> None:
-        """The running rank stands still until `resume`; what concerns it meanwhile it sees then."""
+        """Suspend the running rank until `resume`; it sees then what has happened meanwhile."""
         after = self._next()
         if after == rank:
             return
@@ -186,14 +186,14 @@ class Scheduler(Generic[T]):
         return any(begins <= self.now < ends for begins, ends in spans), min(coming, default=inf)
 
     def _stands_still(self, number: int) -> bool:
-        """Whether a rank gets no turn now; then it is ready again when it may get one."""
+        """Whether a rank gets no turn now; if so, have it resumed when it may get one again."""
         still, until = self.standing(number)
         if still and until < inf:
             self.at(until, lambda: self.resume(number))
         return still
 
     def _hand_over(self) -> None:
-        """A rank has ended, or none has begun: let the next run; after a failure, one after another, to unwind."""
+        """Let the next rank run after one has ended, or at the start; after a failure, one after another, to unwind."""
         left = [rank for rank in self._ranks if not rank.done]
         if not left:
             self._over.set()
@@ -208,17 +208,17 @@ class Scheduler(Generic[T]):
 
 
 class Cores:
-    """The cores of a node: while more ranks compute than there are cores, all of them are slowed alike. One that stands
-    still meanwhile uses none, and has as much left when it goes on."""
+    """The cores of a node. While more ranks compute than there are cores, all of them are slowed alike. A rank that
+    stands still meanwhile uses no core, and has as much left when it goes on."""
 
     def __init__(self, scheduler: Scheduler, count: int) -> None:
         self._scheduler, self._count = scheduler, count
         self._left: dict[int, float] = {}  # by rank: seconds on a core of its own
-        self._running: list[int] = []  # those of them that do not stand still
+        self._running: list[int] = []  # the ranks among these that do not stand still
         self._since, self._plans = 0.0, 0
 
     def compute(self, rank: int, seconds: float) -> None:
-        """The running rank computes what takes this many seconds on a core of its own."""
+        """Let the running rank compute what takes this many seconds on a core of its own."""
         self._advance()
         self._left[rank] = seconds
         self._plan()
@@ -236,8 +236,7 @@ class Cores:
         self._since = now
 
     def _plan(self) -> None:
-        """Wait for the first to end, or for one to stand still or go on; a plan that is overtaken by another is
-        dropped."""
+        """Add an event for when the first rank ends, or one stands still or goes on; a later plan replaces this one."""
         self._plans += 1
         standing = {rank: self._scheduler.standing(rank) for rank in self._left}
         self._running = [rank for rank, (still, _) in standing.items() if not still]

@@ -26,13 +26,13 @@ class SimulatedWindow:
         communicator.finish(communicator.Iallgather(np.array([size], dtype=np.int64), sizes), "the others' windows")
 
     def Lock_all(self, assertion: int, /) -> None:
-        """Nothing has to be locked."""
+        """Do nothing: nothing has to be locked."""
 
     def Unlock_all(self) -> None:
         self.Flush_all()
 
     def Sync(self) -> None:
-        """Others that share the memory may see a change now."""
+        """Wake ranks that share the memory, as they may see a change now."""
         self._communicator.look()
 
     def Free(self) -> None:

@@ -8,7 +8,7 @@ PAPERS = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """Those that may be given in place of a file."""
+    """The names of clusters that may be given in place of a file."""
     return sorted(path.stem for path in PAPERS.glob("*.toml"))
 
 

@@ -26,7 +26,7 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.start import DEADLINE
 
-#: What carries out, around a loop, the algorithms of each protocol.
+#: The method that carries out the algorithms of each protocol around a user's loop.
 METHODS: dict[str, Callable[[Transport, FlatModule, Attendance, Algorithm], Method]] = {
     "synchronous": Gradients,
     "model-averaging": Averages,
@@ -80,7 +80,7 @@ def distribute(
 
 
 def require_arguments(out: object, seed: object, deadline: object) -> None:
-    """Raise BadInput naming the argument that is none."""
+    """Raise BadInput naming the argument that is invalid."""
     folder_of("out", out)
     if not isinstance(seed, Integral) or not 0 <= int(seed) < 1 << 63:
         raise BadInput(f"seed = {seed!r}: expected a whole number from 0 to 2^63 - 1")

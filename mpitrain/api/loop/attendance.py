@@ -1,4 +1,4 @@
-"""MPI while the user's code runs: a rank in it gives heartbeats, and lets what is under way advance."""
+"""MPI while the user's code runs: the rank still gives heartbeats, and its operations advance."""
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -12,7 +12,7 @@ from mpitrain.mpi.messages import ENTER_MPI
 class Attendance:
     """A thread that calls MPI in place of the user's code; within this context the rank calls MPI itself.
 
-    While `busy`, `progress` is called every few milliseconds: a sum is under way, or others use this rank's window.
+    While `busy`, `progress` is called every few milliseconds: a sum is in progress, or others use this rank's window.
     Raises BadInput where MPI does not allow calls from two threads.
     """
 

@@ -16,15 +16,15 @@ from mpitrain.sampling.queue import Natural
 
 
 class SincePast(msgspec.Struct, frozen=True):
-    """A rank's numbers in a save: the steps since the last average, and the learning rate of the last one."""
+    """A rank's numbers in a save: the steps since the last average, and the learning rate of the last step."""
 
     since: Natural
     eta: float
 
 
 class Moving(Method):
-    """The user's parameters are those of the algorithm's `rule`, which moves them just before the first step after an
-    exchange: by a gradient from before it (Algorithm 1 of the EASGD paper)."""
+    """The user's parameters are those of the algorithm's `rule`. An exchange takes effect on them just before the next
+    step, whose gradient is from before the exchange (Algorithm 1 of the EASGD paper)."""
 
     rule: WorkerRule
 
@@ -44,7 +44,7 @@ class Moving(Method):
             self._moves = False
 
     def exchanged(self, t: int) -> None:
-        """An exchange of step t is to take effect."""
+        """Note that an exchange of step t is to take effect."""
         self._moves, self._t = True, t
 
 
@@ -118,7 +118,7 @@ class Averages(Moving):
 
 
 class Attracted(Moving):
-    """Asynchronous elastic averaging: the centre lies in shares in all ranks' windows, and nobody serves it."""
+    """Asynchronous elastic averaging: shares of the centre are in all ranks' windows, and no rank serves it."""
 
     in_step = False
 

@@ -15,8 +15,8 @@ from mpitrain.training.buckets import Buckets, elements
 class Gradients(Method):
     """Sums the gradients over the ranks, weighted by their samples, while backward goes on.
 
-    After it every `p.grad` is a view of one vector, before whose parameters stand as many flags: which parameters some
-    rank has used.
+    After backward every `p.grad` is a view of one vector. It begins with a flag for each parameter, above 0 if some
+    rank has used it.
     """
 
     def begin(self) -> None:
@@ -122,7 +122,7 @@ class Gradients(Method):
 
     @torch.no_grad()
     def _take(self, number: int) -> None:
-        """Move a gradient to its place, times this rank's weight if those of the ranks differ."""
+        """Move a gradient to its place in the vector, times this rank's weight if the ranks' weights differ."""
         p, place = self.flat.parameters[number], self._views[number]
         if p.grad is None:
             place.zero_()
@@ -139,7 +139,7 @@ class Gradients(Method):
         return self._samples * self.ranks == self._together
 
     def _end(self) -> None:
-        """Backward has ended on this rank: wait for the others."""
+        """End backward on this rank: wait for the sums."""
         self._running = False
         self._report(rest=True)
         with self.attendance:

@@ -1,4 +1,4 @@
-"""Single entries of what a user's own steps change (`sparse-delta`)."""
+"""Sparse deltas of the changes by a user's own steps (`sparse-delta`)."""
 
 import numpy as np
 
@@ -19,9 +19,9 @@ from mpitrain.protocols.peers.replica import Replica, odd_ones
 class Increments(Method):
     """All ranks hold the same replica Θ, of integer weights (Strom 2015, with increments in place of gradients).
 
-    A batch starts at Θ. What the user's steps change goes into the residual r, and what of r exceeds the threshold to
-    all ranks: r ← r + x − Θ, then r ← r − s and, on every rank, Θ ← Θ + s. `_base` is Θ where the batch started:
-    messages are also applied to Θ while the user's code runs.
+    A batch starts at Θ. The change by the user's steps goes into the residual r, and the elements s of r that exceed
+    the threshold go to all ranks: r ← r + x − Θ, then r ← r − s and, on every rank, Θ ← Θ + s. `_base` is Θ where the
+    batch started: messages are also applied to Θ while the user's code runs.
     """
 
     def begin(self) -> None:
@@ -31,7 +31,7 @@ class Increments(Method):
         compile_loops(self.transport, options, self._theta.dtype)
         self._counts = options.beside(self._theta)["counts"]
         self._numbers: Numbers = {"threshold": options.threshold}
-        # As of gradients, the residual is of what is subtracted: it holds −r.
+        # The compressor's residual is of what is subtracted, as gradients are: it holds −r.
         self._compressor = Thresholds(
             *(np.zeros_like(self._theta), self._numbers, options.bits, options.codec),
             *(options.target_density, options.clip),

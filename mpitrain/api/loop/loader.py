@@ -21,7 +21,7 @@ KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", 
 
 
 class Dealt(NamedTuple):
-    """This rank's batch of a round, its samples in it, 0 for one that only keeps it in step, and all ranks' samples."""
+    """This rank's batch of a round, its number of samples (0 if it only keeps the rank in step), and all ranks'."""
 
     batch: Any
     samples: int
@@ -34,8 +34,8 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
     The samples of a `DataLoader` over a map-style dataset are divided: its batch_size is that of each rank, and where
     it shuffles, the order is drawn from the seed and the epoch, as the trainer's is.
 
-    Of other iterables the ranks take one batch each in turn. So they do where the loader has its own sampler or batch
-    sampler, its own `__iter__`, or no batch_size; its random numbers then follow from the seed and the epoch. Raises
+    Of other iterables the ranks take one batch each in turn; likewise if the loader has its own sampler or batch
+    sampler, its own `__iter__`, or no batch_size. Its random numbers then follow from the seed and the epoch. Raises
     BadInput for anything that cannot be iterated.
     """
     if not isinstance(loader, Iterable):
@@ -60,12 +60,12 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
 
 
 def _is_another_kind(loader: "DataLoader[Any]") -> bool:
-    """Whether it is of a class that makes batches in its own way: a `DataLoader` in its place would not."""
+    """Whether the loader's class makes batches in its own way, which a plain `DataLoader` would not."""
     return any(getattr(type(loader), each) is not getattr(DataLoader, each) for each in ("__iter__", "_get_iterator"))
 
 
 def _takes_each_once(loader: "DataLoader[Any]") -> bool:
-    """Whether its sampler is PyTorch's own for all samples of the dataset, each once."""
+    """Whether the loader's sampler is PyTorch's own, and gives each sample of the dataset once."""
     sampler = loader.sampler
     if type(sampler) is RandomSampler and (sampler.replacement or sampler.num_samples != len(sampler.data_source)):
         return False
@@ -88,8 +88,7 @@ def _rounds(loader: "DataLoader[Any]", parts: int, seed: int, epoch: int) -> Ite
 
 
 def _of_batches(batches: Iterable[Any], parts: int, seed: int, epoch: int) -> Iterator[list[list[int]]]:
-    """The same of a loader's own batches of indices, which are drawn alike on all ranks, round by round: there may be
-    no end of them."""
+    """The same for a loader's own batches of indices, of which all ranks draw the same; they may be endless."""
 
     def rounds() -> Iterator[list[list[int]]]:
         left = (indices for batch in batches if (indices := list(batch)))

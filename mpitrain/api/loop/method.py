@@ -1,4 +1,4 @@
-"""What a method of training together does around a user's own steps."""
+"""The interface of methods: what an algorithm does around a user's own steps."""
 
 from collections.abc import Sequence
 
@@ -17,10 +17,10 @@ from mpitrain.mpi import Transport
 
 
 class Method:
-    """Called around each batch, in this order: `before` it is handed out, `before_step` of the user's optimizer, which
-    may come once, not at all, or several times, `after` the user is done with it; at last `finish`.
+    """Its methods are called around each batch, in this order: `before` the batch is handed out; `before_step`, before
+    each step of the user's optimizer, if any; `after` the user is done with the batch; and at last `finish`.
 
-    All but `before_step` are called with MPI in this rank's own hands. `t` counts batches.
+    In all but `before_step` this rank may call MPI. `t` counts batches.
     """
 
     #: Whether all ranks are always at the same batch.
@@ -37,19 +37,19 @@ class Method:
         """Set up what is needed, and bind the user's parameters. Collective."""
 
     def before(self, t: int, batch: Dealt) -> None:
-        """The batch is about to be handed out."""
+        """Prepare for a batch that is about to be handed out."""
 
     def before_step(self) -> None:
-        """The user's optimizer is about to step."""
+        """Prepare for a step of the user's optimizer."""
 
     def after(self, t: int) -> None:
-        """The user asks for the next batch, or has left the loop."""
+        """End a batch: the user asks for the next one, or has left the loop."""
 
     def finish(self, t: int) -> None:
-        """The block has ended after t batches. Collective."""
+        """End the training after t batches. Collective."""
 
     def release(self) -> None:
-        """The block has ended, in whatever way."""
+        """Free what the method holds; the block has ended, in whatever way."""
 
     def model(self) -> Array:
         """The parameters that are evaluated and kept."""
@@ -74,20 +74,21 @@ class Method:
     # ---- saves, between two batches
 
     def settle(self) -> None:
-        """Come to where nothing is under way, so that it can be kept. Collective. Raises BadInput everywhere."""
+        """Complete what is in progress, so that the state can be saved. Collective. Raises BadInput on all ranks."""
 
     def keep(self) -> tuple[Vectors, Numbers]:
         """This rank's vectors and numbers, until the next batch."""
         return {"x": self.flat.x}, {}
 
     def take_up(self, past: Past) -> Apply:
-        """Read them; what sets them, which is collective. Raises BadInput or ValueError naming what does not fit."""
+        """Read a save; returns a function that applies it, collectively. Raises BadInput or ValueError naming what does
+        not fit."""
         x = past.vector("x", self.flat.x)
         return lambda: np.copyto(self.flat.x, x)
 
 
 class Roll:
-    """Who takes part in what the ranks do together: all, or somebody has left, and all learn who."""
+    """A check before what the ranks do together: whether all take part; if some have left, all ranks learn which."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -101,8 +102,8 @@ class Roll:
         self._request = self._transport.start_sum(self._told)
 
     def end(self, t: int, what: str) -> list[int]:
-        """Wait for `what` after t batches; what each rank has counted. Raises BadInput everywhere where some are not
-        finite, some have taken part in fewer sums than others, or some leave and others do not."""
+        """Wait for `what` after t batches; returns what each rank has counted. Raises BadInput on all ranks if some are
+        not finite, some have taken part in fewer sums than others, or some leave and others do not."""
         self._transport.wait(self._request, what)
         left, unfit = (np.flatnonzero(self._told[:, column]).tolist() for column in (0, 1))
         if unfit:
@@ -120,24 +121,24 @@ class Roll:
     def call(
         self, t: int, what: str, leaving: bool = False, unfit: bool = False, sums: int = 0, count: int = 0
     ) -> list[int]:
-        """Say it, and wait for the others."""
+        """`start`, and `end`."""
         self.start(leaving, unfit, sums, count)
         return self.end(t, what)
 
     def refuse(self, line: str, whom: Sequence[int]) -> None:
-        """Raise BadInput, as every rank does; the first of these is to say it."""
+        """Raise BadInput, as every rank does; the first of `whom` is to print it."""
         raise BadInput.known(line, spoken_here=self._transport.rank == whom[0])
 
 
 class TheirStep(Optimizer):
-    """The step of a user's own optimizer, which is taken elsewhere."""
+    """An optimizer that does nothing: the user's own takes the step."""
 
     def step(self, x: Array, g: Array, buffers: Buffers, scratch: Array, *, lr: float, t: int) -> None:
         pass
 
 
 class TheirOptimizer(OptimizerOptions, frozen=True):
-    """In place of [algorithm.optimizer]."""
+    """The options of `TheirStep`, in place of [algorithm.optimizer]."""
 
     def make(self, fast: Fast) -> Optimizer:
         return TheirStep()

@@ -42,12 +42,12 @@ class FlatModule:
 
     @property
     def learning_rate(self) -> float:
-        """That of the optimizer's first group."""
+        """The learning rate of the optimizer's first group."""
         return float(self.optimizer.param_groups[0]["lr"])
 
     @property
     def one_rate(self) -> bool:
-        """Whether all groups of the optimizer have it."""
+        """Whether all groups of the optimizer have the same learning rate."""
         return len({float(group["lr"]) for group in self.optimizer.param_groups}) == 1
 
     @property
@@ -74,7 +74,7 @@ class FlatModule:
 
     @property
     def finite(self) -> bool:
-        """Whether the parameters are."""
+        """Whether the parameters are finite."""
         with np.errstate(over="ignore", invalid="ignore"):
             return bool(np.isfinite(np.dot(self.x, self.x)))
 

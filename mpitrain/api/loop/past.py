@@ -24,7 +24,7 @@ Apply = Callable[[], None]
 
 
 class UserNumbers(msgspec.Struct, frozen=True):
-    """Each as `users.flattened` has it, but for the optimizer's class and the names of each group's parameters."""
+    """The user's states, as `users.flattened` gives them; `kind`: the optimizer's class; `groups`: parameter names."""
 
     kind: str
     groups: list[list[str]]
@@ -35,16 +35,16 @@ class UserNumbers(msgspec.Struct, frozen=True):
 
 
 class Clock(msgspec.Struct, frozen=True):
-    """Batches that were trained on, the epoch, how many of its batches, and the samples of all ranks so far."""
+    """How far a training was when it was saved."""
 
-    t: Natural
+    t: Natural  # batches that were trained on
     epoch: Natural
-    handed: Natural
-    samples: Natural
+    handed: Natural  # batches of this epoch that were handed out
+    samples: Natural  # of all ranks so far
 
 
 class LoopNumbers(msgspec.Struct, frozen=True):
-    """A rank's numbers: who has saved, and when; the method's own; what is the user's."""
+    """A rank's numbers: who has saved, and when; those of the method and of the user's objects."""
 
     algorithm: str
     ranks: Positive

@@ -43,8 +43,7 @@ def fill(tensor: torch.Tensor, array: Array) -> None:
 
 
 def unfold(module: torch.nn.Module) -> None:
-    """Give tensors that were expanded, and have one element for many, memory of their own: nothing can be written into
-    one."""
+    """Give expanded tensors, with one element for many, memory of their own: nothing can be written into such ones."""
     for tensor in (*module.parameters(), *module.buffers()):
         if any(size > 1 and step == 0 for size, step in zip(tensor.shape, tensor.stride(), strict=True)):
             fill(tensor, numbers(tensor))

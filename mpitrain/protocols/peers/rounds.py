@@ -37,8 +37,7 @@ class Turn(PeerRound):
 
 
 class Rounds:
-    """The rounds, of `tau` minibatches a rank, of a training by `ranks` ranks on the samples of `queue`. `queue` is not
-    changed."""
+    """The rounds, of `tau` minibatches a rank, of a training by `ranks` ranks on a `queue`, which is not changed."""
 
     def __init__(self, queue: Queue, schedule: Schedule, ranks: int, tau: int = 1) -> None:
         self._queue, self._schedule, self._ranks, self._tau = queue, schedule, ranks, tau
