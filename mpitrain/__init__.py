@@ -26,7 +26,7 @@ prepare_cache()  # before anything loads Numba
 
 
 def __getattr__(name: str) -> object:
-    """Load what Python uses when it is used: the command line needs none of it."""
+    """Import a function of the Python interface when it is used: the command line needs none of them."""
     if name == "distribute":
         return resolve_name("mpitrain.api.loop:distribute")
     if name in ("Trained", "load", "train"):

@@ -15,8 +15,8 @@ from mpitrain.start import announce, prepare_environment, rank_of, ranks_of
 
 prepare_environment()  # before anything loads NumPy
 
-#: The functions that add these commands to the command line; only that of the given command is loaded. What a command
-#: runs is named in its parser, and loaded when it runs.
+#: Commands, and the function that adds their parsers. Only the function of the given command is imported; the function
+#: that runs the command is named in its parser, and imported when it runs.
 ADDED = {
     ("train",): "mpitrain.cli.arguments:add_train",
     ("launch",): "mpitrain.cli.arguments:add_launch",
@@ -34,10 +34,10 @@ STARTING = ("advise", "compare", "launch")  # commands that start ranks
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run one command; the exit status: 0 done, 2 bad input (one line on standard error), 1 a failed training, 75 one
-    that was stopped before its end."""
+    """Run one command; return the exit status: 0 done, 1 training failed or output lost, 2 bad input (one line on
+    standard error), 75 training stopped before its end, 130 interrupted."""
     _prepare_output()
-    if "_ARGCOMPLETE" in os.environ:  # a shell asks what may follow
+    if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         resolve_name("mpitrain.cli.completion:complete")(parser())
     words = sys.argv[1:] if arguments is None else arguments
     if not words or words[0] not in (*COMMANDS, "-h", "--help", "--version"):
@@ -70,10 +70,10 @@ def _is_misspelled(word: str) -> bool:
 
 
 def _refuse(fault: str) -> int:
-    """Report a fault of the command line once, on any number of ranks; the exit status."""
+    """Report a fault of the command line once, whatever the number of ranks; return the exit status."""
     try:
         return int(resolve_name("mpitrain.cli.train:refuse")(fault))
-    except BadInput as error:  # of its launcher
+    except BadInput as error:  # MPI cannot start here
         say(error)
         return 2
 
@@ -81,7 +81,7 @@ def _refuse(fault: str) -> int:
 class _Outlet(io.FileIO):
     """Standard output. Once nobody reads it, or its disk is full, what is written is dropped: commands go on."""
 
-    lost: OSError | None = None  #: why
+    lost: OSError | None = None  #: why output is dropped
 
     def write(self, content: Any, /) -> int:
         if self.lost is None:
@@ -108,7 +108,7 @@ def _prepare_output() -> None:
 
 
 def _output_was_lost() -> bool:
-    """Whether what a command printed did not arrive, which is said, for another reason than that nobody reads on."""
+    """Whether output could not be written, for another reason than a closed pipe; say so on standard error."""
     sys.stdout.flush()
     buffer = getattr(sys.stdout, "buffer", None)
     lost = getattr(getattr(buffer, "raw", buffer), "lost", None)
@@ -119,14 +119,14 @@ def _output_was_lost() -> bool:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes options between a command's other arguments, knows what other programs' options are called
-    here, and speaks once on any number of ranks."""
+    """A parser that takes options between a command's other arguments, names the key that does what an option of other
+    programs does, and prints on one rank only."""
 
     _apart = False  # whether `parse_known_args` is called within `parse_known_intermixed_args`
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, left = super().parse_known_args(args, namespace)
-        if not left or self._apart or self._subparsers or "--" in args:  # after which there are no options
+        if not left or self._apart or self._subparsers or "--" in args:  # no options follow --
             return found, left
         self._apart = True
         try:
@@ -151,7 +151,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def parser(command: str = "--help") -> argparse.ArgumentParser:
-    """The parser of the command line, complete or as far as one command needs it."""
+    """The parser of the command line: of all commands for --help, else of `command` and those added with it."""
     top = Parser(prog="mpitrain", description="Distributed SGD over MPI on HDF5 shards.")
     top.add_argument("--version", action="version", version=f"mpitrain {__version__}")
     commands = top.add_subparsers(metavar="COMMAND", required=True)

@@ -45,13 +45,13 @@ from mpitrain.sampling.stages import Stage as Stage
 from mpitrain.sampling.stages import Training as Training
 from mpitrain.start import DEADLINE
 
-#: Keys whose "auto" is replaced, when a run starts, by what is chosen for it.
+#: Keys whose "auto" is replaced by a definite value when a run starts.
 CHOSEN = ("model.backend", "run.matmul")
-MANY = 1 << 40  # samples, so that only a warm-up in epochs can be too long
-#: Defaults of [training] if no file, data, network or algorithm is given. Without them a newcomer's first loss would
-#: rise again in its first epochs on a busy machine, where gradients are stale.
+MANY = 1 << 40  # samples: so many that only a warm-up in epochs, or a share, can be too long
+#: Defaults of [training] if no file, data, network or algorithm is given. Without them, the loss of a newcomer's first
+#: run would rise in its first epochs on a busy machine, where gradients are stale.
 FIRST: Record = {"warmup": "5%", "clip_norm": 1.5}
-#: Messages of msgspec, and clearer ones.
+#: How messages of msgspec begin, and clearer messages in their place.
 PLAIN = {
     "Expected `array`": "expected one or two numbers in brackets, such as [5,5]",
     "Expected `str` matching regex": "holds a NUL character",
@@ -215,16 +215,16 @@ class Config(Section, frozen=True, kw_only=True):
 
     @property
     def initial_seed(self) -> int:
-        """What determines the initial parameters."""
+        """The seed of the initial parameters."""
         return self.training.seed if self.model.seed is None else self.model.seed
 
     def new_folder(self) -> Path:
-        """The run folder, by the time, of a run for which none is named."""
+        """The run folder, named after the time and the algorithm, of a run for which the user names none."""
         return Path(self.run.out) / f"{datetime.now():%Y%m%d-%H%M%S}-{name_of(self.algorithm)}"
 
     def schedule(self, samples: int, ranks: int = 1) -> Schedule:
-        """What the learning rate, the minibatch and the number of workers are in the course of a training on this many
-        samples by this many ranks. Raises BadInput naming a stage or the warm-up."""
+        """The learning rate, the minibatch and the number of workers over a training on this many samples by this many
+        ranks. Raises BadInput naming a stage or the warm-up."""
         step = partial(self.algorithm.samples_of_step, ranks=ranks)
         return Schedule(self.training, self.stages, samples, step)
 
@@ -233,8 +233,8 @@ def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Conf
     """The configuration of a TOML file with `key.path=value` overrides. Raises BadInput naming the file or the key.
 
     A `resumed` run may continue with another algorithm, which has its own defaults instead of the former options, or
-    with another preset, which has its own values instead of the former one's. What it has chosen for "auto" stays when
-    that is said again, as where the command that started it continues it.
+    with another preset, which has its own values instead of the former one's. It keeps what it has chosen for "auto"
+    if an override says "auto" again, as when the command that started it is repeated to continue it.
     """
     table = read_toml(path) if path else {}
     if resumed:
@@ -254,20 +254,20 @@ def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Conf
 
 
 def _key(table: Record, key: str) -> object:
-    """This key of [algorithm]; None if it is not given."""
+    """The value of a key of [algorithm]; None if it is not given."""
     algorithm = table.get("algorithm")
     return algorithm.get(key) if isinstance(algorithm, dict) else None
 
 
 def _without_preset(table: Record) -> Record:
-    """A whole configuration without the values that it would have by its algorithm and preset alone."""
+    """A complete configuration without the values that follow from its algorithm and preset alone."""
     kept = {key: value for key in ("name", "preset") if (value := _key(table, key)) is not None}
     usual = tomllib.loads(to_toml(resolve({"algorithm": kept})))
     return _merge({"algorithm": {"name": kept["name"]}}, _beyond(table, usual))
 
 
 def _beyond(table: Record, usual: Record) -> Record:
-    """What a table has otherwise than `usual`, with the name of what that belongs to."""
+    """The keys of a table, at any depth, whose values differ from those in `usual`, and every key `name`."""
     return {
         key: _beyond(value, inner) if isinstance(value, dict) and isinstance(inner := usual.get(key), dict) else value
         for key, value in table.items()
@@ -284,8 +284,8 @@ def read_toml(path: Path) -> Record:
 
 
 def parse_toml(path: Path, text: str) -> Record:
-    """The same of its text."""
-    # ValueError: of TOML itself, and of integers with more than 4300 digits
+    """The content of a TOML file that has been read. Raises BadInput naming the file."""
+    # ValueError is raised for faults of TOML and, by Python, for integers with more than 4300 digits
     with naming(f"{path}: not TOML", ValueError):
         try:
             return tomllib.loads(text)
@@ -294,18 +294,18 @@ def parse_toml(path: Path, text: str) -> Record:
 
 
 def with_keys(table: Record, overrides: Iterable[str]) -> Record:
-    """The table, after `set_key` with each of these."""
+    """Apply `set_key` to the table with each override; return the table."""
     for override in overrides:
         set_key(table, override)
     return table
 
 
 def set_key(table: Record, override: str) -> None:
-    """Set `a.b=value` in the table; a value that is not TOML is used as a string."""
+    """Set `a.b=value` in the table; a value that is not TOML is used as a string. Raises BadInput naming it."""
     key, equals, text = override.partition("=")
     if not equals or not key.strip():
         raise BadInput(f"--set {override}: expected key=value")
-    if any("\ud800" <= letter <= "\udfff" for letter in override):  # Python's representation of other bytes
+    if any("\ud800" <= letter <= "\udfff" for letter in override):  # how Python represents bytes that are not UTF-8
         raise BadInput(f"--set {override}: not UTF-8")
     try:
         value = tomllib.loads(f"value = {text}")["value"]
@@ -341,7 +341,7 @@ def overrides_of(table: Mapping[str, object]) -> list[str]:
 
 
 def _inline(value: object) -> str:
-    """A value as TOML on one line. Raises TypeError for one that TOML has not."""
+    """A value as TOML on one line. Raises TypeError for a value that TOML cannot express."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, Mapping):
@@ -385,7 +385,7 @@ def resolve(table: Record) -> Config:
     elif config.run.spares:
         raise BadInput("run.spares: only with run.lost_ranks = 'continue'")
     algorithm.check()
-    settings = config.schedule(MANY).all  # how many samples there will be is not known yet
+    settings = config.schedule(MANY).all  # the number of samples is not known yet
     algorithm.check_with(config.run.exchange, config.training.rate_per, settings)
     return config
 
@@ -402,7 +402,7 @@ def _check_data(data: Data) -> None:
 
 
 def _recorded(run: RunOptions) -> RunOptions:
-    """[run] of a training whose order of events is recorded. Raises BadInput where that is in more than messages."""
+    """[run] of a training whose order of events is recorded. Raises BadInput for keys with which no replay is exact."""
     if run.exchange not in ("auto", "messages"):
         raise BadInput(
             f"run.record_order: of run.exchange = {run.exchange!r} the order is in accesses to memory; only that of "
@@ -414,7 +414,7 @@ def _recorded(run: RunOptions) -> RunOptions:
 
 
 def _continuing(run: RunOptions, algorithm: Algorithm) -> RunOptions:
-    """[run] of a training that goes on without ranks that are lost. Raises BadInput where that cannot be."""
+    """[run] of a training that goes on without lost ranks. Raises BadInput for keys with which it could not."""
     for wrong, why in (
         (run.exchange not in ("auto", "messages"), f"run.exchange = {run.exchange!r}: memory is lost with its rank"),
         (algorithm.protocol == "hybrid", f"{name_of(algorithm)} has a part of the network on each rank"),
@@ -447,7 +447,7 @@ def _merge(under: Record, over: Record) -> Record:
 
 
 def _check_names(value: object, kind: inspect.Type, key: str = "") -> None:
-    """Raise BadInput naming a key at or below `key` that does not exist, or what is no table where one is expected."""
+    """Raise BadInput naming a key at or below `key` that does not exist, or that must be a table and is not."""
     for each in kind.types if isinstance(kind, inspect.UnionType) else (kind,):
         if isinstance(each, inspect.ListType) and _tables(each.item_type):
             if not isinstance(value, list):
@@ -478,13 +478,13 @@ def _types() -> inspect.Type:
 
 
 def _tables(kind: inspect.Type) -> dict[object, inspect.StructType]:
-    """The tables that a type is, by what their tags say; one without a tag by None."""
+    """The types of tables that a type, or a union, consists of, by their tags; None for a table without a tag."""
     kinds = kind.types if isinstance(kind, inspect.UnionType) else (kind,)
     return {each.tag: each for each in kinds if isinstance(each, inspect.StructType)}
 
 
 def _with(ability: str) -> str:
-    """The names of the algorithms that say so of themselves."""
+    """The names of the algorithms whose class has an `ability`, such as any_optimizer."""
     return ", ".join(name for name, kind in ALGORITHMS.items() if getattr(kind, ability))
 
 
@@ -505,8 +505,8 @@ def _with_optimizer(table: Record) -> Record:
 
 
 def _with_preset(table: Record) -> Record:
-    """The table with what holds for the network if nothing else is said. Raises BadInput for keys of presets beside
-    layers or an import, and for keys of an import without one."""
+    """The table with the defaults of [model]. Raises BadInput for keys of presets beside layers or an import, and for
+    keys of an import without one."""
     model = table.get("model", {})
     assert isinstance(model, dict)
     for key in ("options", "loss", "metric"):
@@ -527,8 +527,8 @@ def _with_preset(table: Record) -> Record:
 
 
 def _kind(table: Record, kinds: Mapping[object, inspect.StructType], prefix: str) -> object:
-    """Which of these kinds a table is, as its tag says. Raises BadInput for an unknown one, or none if there is no
-    default."""
+    """The tag of a table, which chooses one of `kinds`; None for kinds without tags. Raises BadInput for an unknown
+    tag, or a missing one without a default."""
     tag = next(iter(kinds.values())).tag_field
     if tag is None:
         return None
@@ -544,7 +544,7 @@ def _kind(table: Record, kinds: Mapping[object, inspect.StructType], prefix: str
 
 
 def _unknown(key: str, known: list[str], prefix: str, tag: object) -> str:
-    """What is said of a key that a table, of the kind `tag`, does not know."""
+    """The message about a key that tables of the kind `tag` do not have."""
     owners = [name for name, kind in ALGORITHMS.items() if key in kind.__struct_encode_fields__]
     if prefix == "algorithm." and owners:
         return f"unknown key algorithm.{key} of {tag}; it is one of {', '.join(owners)}"
@@ -554,7 +554,7 @@ def _unknown(key: str, known: list[str], prefix: str, tag: object) -> str:
 
 
 def readable(error: msgspec.ValidationError, algorithm: type[Algorithm] = Algorithm) -> str:
-    """The key, and what is wrong with its value, of a table [algorithm] of this type."""
+    """An error as a message: the key, and what is wrong with its value. `algorithm`: the type of [algorithm]."""
     message, _, where = str(error).partition(" - at `$")
     for said, plain in PLAIN.items():
         if message.startswith(said):

@@ -42,10 +42,10 @@ def open_console(live: bool = True, quiet: bool = False) -> Console:
 
 
 def _terminal() -> str | None:
-    """The terminal that shows standard output: that of the mpirun that started this process, or else its own.
+    """The path of the terminal that shows standard output: that of mpirun, if it started this process, or else its own.
 
-    A launcher reads the output of its ranks through pipes or pseudo-terminals and forwards it byte by byte: live lines
-    work if the launcher's own output is a terminal.
+    None if no terminal does. A launcher reads the output of its ranks through pipes or pseudo-terminals and forwards it
+    byte by byte: live lines work if the launcher's own output is a terminal.
     """
     out = None
     try:
@@ -61,14 +61,14 @@ def _terminal() -> str | None:
 
 
 def _usable_width() -> int | None:
-    """Columns where the environment tells so few, such as 0 in some containers, that rich shows nothing; None: rich's
-    choice."""
+    """80 columns where COLUMNS is so small, such as 0 in some containers, that rich would show nothing; otherwise None,
+    which lets rich choose."""
     told = os.environ.get("COLUMNS", "")
     return 80 if told.isdecimal() and int(told) < NARROWEST else None
 
 
 def _width(terminal: str) -> int:
-    """Its columns; 100 where they cannot be asked for, or were never set."""
+    """The columns of a terminal; 100 where they cannot be asked for, or were never set."""
     columns = 0
     with suppress(OSError):
         handle = os.open(terminal, os.O_RDONLY | os.O_NOCTTY)

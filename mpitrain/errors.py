@@ -1,4 +1,4 @@
-"""Errors that a user can fix, and the messages of others' errors in one line."""
+"""Errors that a user can fix, and one-line messages about the errors of libraries and of the user's code."""
 
 import difflib
 import sys
@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-#: What other programs call a key, and what to write here.
+#: What other programs call a key, and its name here.
 ALIASES = {
     **dict.fromkeys(("lr", "learning_rate"), "training.learning_rate"),
     **dict.fromkeys(("batch_size", "minibatch"), "training.minibatch"),
@@ -26,7 +26,7 @@ ALIASES = {
 class BadInput(ValueError):
     """Input that cannot be used: one line that names the file or the key.
 
-    The program prints it and exits with status 2. `agreed`: all ranks know of it; `spoken_here`: this one is to say it.
+    The program prints it and exits with status 2. `agreed`: all ranks raise it; `spoken_here`: this rank prints it.
     """
 
     agreed = False
@@ -38,7 +38,7 @@ class BadInput(ValueError):
 
     @classmethod
     def known(cls, line: str, spoken_here: bool) -> "BadInput":
-        """One that all ranks raise."""
+        """An error that all ranks raise, and that those with `spoken_here` print."""
         error = cls(line)
         error.agreed, error.spoken_here = True, spoken_here
         return error
@@ -57,9 +57,9 @@ class Overdue(RuntimeError):
 
 
 class RankLost(RuntimeError):
-    """A rank has died, or stands still: what needs all ranks works no more, and others may go on without it.
+    """A rank has died or hangs: operations of all ranks no longer work, but the other ranks may go on without it.
 
-    `silent`: the ranks that are known to stand still; `held`: what this rank had of the training, if it had begun.
+    `silent`: the ranks that are known to hang; `held`: what this rank has of the training, None if it had not begun.
     """
 
     def __init__(self, silent: Sequence[int] = (), held: Any = None) -> None:
@@ -124,8 +124,8 @@ def naming(what: object, *kinds: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def blaming(name: object, what: str) -> Iterator[None]:
-    """Turn an exception of the user's code, sys.exit included, into BadInput: `name`, `what` failed, and the last line
-    of that code."""
+    """Turn an exception of the user's code, sys.exit included, into BadInput: `name`, `what` failed, and the innermost
+    line of that code."""
     try:
         yield
     except BadInput:
@@ -141,8 +141,8 @@ def _is_library(path: str) -> bool:
 
 
 def library(module: str, need: str, extra: str) -> ModuleType:
-    """Import a module that an extra installs. Raises BadInput with `need`, such as "prepare wav needs soundfile", and
-    what is wrong with an installed one."""
+    """Import a module that an extra installs. Raises BadInput with `need`, such as "prepare wav needs soundfile", and,
+    if the module is installed, the error of its import."""
     try:
         return installed(module)
     except Exception as error:  # not only ImportError: a package without its C library, or for another NumPy
@@ -166,7 +166,7 @@ def nearest(word: str, known: list[str], prefix: str = "", cutoff: float = 0.5) 
 
 
 def last_words(output: bytes, status: int) -> str:
-    """The program's message on why it ended, or else the last line of its output, or its exit status."""
+    """The last line of a program's output that begins with "mpitrain: ", or else its last line, or its exit status."""
     lines = [line for line in output.decode(errors="replace").splitlines() if line.strip()]
     own = [line.removeprefix("mpitrain: ") for line in lines if line.startswith("mpitrain: ")]
     return (own or lines or [f"exit status {status}"])[-1][:300]

@@ -15,7 +15,7 @@ Array = Any  # numpy.ndarray or cupy.ndarray
 BLOCK = 131072
 
 
-#: The same on a GPU: few kernel launches, with scratch that is small compared to the vectors.
+#: BLOCK on a GPU: large, for few kernel launches, with scratch that is small compared to the vectors.
 GPU_BLOCK = 1 << 24
 
 
@@ -97,7 +97,7 @@ def share(size: int, part: int, parts: int) -> slice:
 
 
 def pieces_of(counts: Sequence[int]) -> list[slice]:
-    """The pieces of a vector, `counts` elements long, that follow one another."""
+    """Consecutive slices of a vector, `counts` elements long."""
     ends = list(accumulate(counts))
     return [slice(end - count, end) for count, end in zip(counts, ends, strict=True)]
 
@@ -114,6 +114,6 @@ def block_slices(part: slice, block: int = BLOCK) -> list[slice]:
 
 
 def block_pairs(part: slice, values: Array) -> Iterator[tuple[slice, Array]]:
-    """The same, of the blocks that suit the device of the part's `values`, each with its values."""
+    """The blocks of a slice, sized for the device of `values`, the slice's elements; each with its part of them."""
     for b in block_slices(part, block_of(values)):
         yield b, values[b.start - part.start : b.stop - part.start]

@@ -1,4 +1,4 @@
-"""The tables of a configuration, the types of their keys in addition to Literal and bool, and tables found by a tag.
+"""The base class of a configuration's tables, the types of their keys besides Literal and bool, and tables by tag.
 
 The upper bounds exceed all practical values: they exclude infinity, and keep whatever is computed from several keys
 within the ranges of int64 and float64.
@@ -33,14 +33,14 @@ Kind = TypeVar("Kind", bound=msgspec.Struct)
 
 
 def tagged(base: type[Kind], package: str, *modules: str) -> dict[str, type[Kind]]:
-    """The subclasses of `base` with a tag that these modules of the package hold, by tag."""
+    """The subclasses of `base` that have a tag and are in these modules of the package, by tag."""
     there = [each for name in modules for each in vars(import_module(f"{package}.{name}")).values()]
     kinds = [kind for kind in there if isinstance(kind, type) and issubclass(kind, base)]
     return {str(kind.__struct_config__.tag): kind for kind in kinds if kind.__struct_config__.tag is not None}
 
 
 def values_of(kind: Any, key: str = "") -> Iterator[tuple[str, str]]:
-    """Keys at or below `key`, of a type of `msgspec.inspect`, with each of their values; "" for a number or a text."""
+    """Each key at or below `key` of a `msgspec.inspect` type, with each of its values; "" for a number or a text."""
     match kind:
         case inspect.UnionType(types=kinds):
             for each in kinds:

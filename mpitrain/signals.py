@@ -11,15 +11,15 @@ from types import FrameType
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = 75  # exit status of a run that a signal ended: sysexits' EX_TEMPFAIL, "try again later"
 ECHO = 10.0  # seconds within which further signals are the first one's echoes; Slurm leaves 30 before it kills
-ECHO_OF_INTERRUPT = 2.0  # of SIGINT, which people send
+ECHO_OF_INTERRUPT = 2.0  # the same for SIGINT, which people send
 
 
 @dataclass
 class Stop:
-    """Whether a signal has asked for the end. Nothing else happens in the handler; a second signal ends at once.
+    """Whether a signal has requested a stop. The handler only notes it; a second signal ends the process at once.
 
-    Batch systems signal the ranks and their launcher, which passes it on, so that one request comes two or three times:
-    what follows the first within ECHO seconds is no second one, and a busy node passes it on late.
+    Batch systems signal the ranks and their launcher, which forwards the signal, on a busy node late. One request thus
+    arrives two or three times: signals within ECHO seconds of the first one do not count as a second one.
     """
 
     flag: bool = False
@@ -28,13 +28,13 @@ class Stop:
     clock: Callable[[], float] = time.monotonic
 
     def ask(self) -> None:
-        """Ask for the end from within, as a signal does from outside."""
+        """Request a stop from within the program, as a signal does from outside."""
         self.flag = True
 
     def install(self) -> None:
-        """Listen to what users, launchers and batch systems send to end a job or to warn of its end.
+        """Handle the signals that users, launchers and batch systems send to end a job or to warn of its end.
 
-        Python lets only its main thread do so: in another one signals stay with whoever started that thread.
+        Python lets only its main thread do so: called in another thread, this changes no handler.
         """
         if threading.current_thread() is not threading.main_thread():
             return
@@ -44,7 +44,7 @@ class Stop:
 
     @contextmanager
     def listening(self) -> Iterator[None]:
-        """Listen, as `install` does, and put back the handlers of before at the end."""
+        """Context in which signals are handled as after `install`; its end restores the former handlers."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return

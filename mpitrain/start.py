@@ -1,5 +1,5 @@
-"""The start of a process, before MPI, NumPy and the configuration: what its launcher and the command line say, what the
-system lets it have of the machine, and the environment variables that NumPy's BLAS and Numba read when they load."""
+"""The start of a process, before MPI, NumPy and the configuration: what its launcher and the command line say, which
+cores and memory it may use, and the environment variables that NumPy's BLAS and Numba read when they load."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ DEADLINE, LONGEST = 300.0, 1e9  # seconds: the default of run.deadline, and its 
 #: The number of a rank in its job: Open MPI, MPICH and Intel MPI, PMIx, Slurm. Slurm's comes last: within a batch
 #: script it is 0, and mpirun passes that on to all ranks.
 RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
-#: The same on its node: Open MPI, MPICH and Intel MPI, Cray, Slurm.
+#: The number of a rank on its node: Open MPI, MPICH and Intel MPI, Cray, Slurm.
 LOCAL_RANK = (
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "MPI_LOCALRANKID",
@@ -28,8 +28,8 @@ LOCAL_RANK = (
 SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many ranks there are: Open MPI, MPICH and Intel MPI
 #: How many threads a rank has: a job's cores for each task, else what the user lets OpenBLAS, or any library, start.
 THREADS = ("SLURM_CPUS_PER_TASK", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
-#: Where Linux shows the control groups, by which Slurm, Docker and Kubernetes limit what processes may use, and which
-#: of them are this process's.
+#: Where Linux shows the control groups, by which Slurm, Docker and Kubernetes limit what processes may use, and the
+#: file that names those of this process.
 GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -60,7 +60,7 @@ def ranks_of(environment: Mapping[str, str]) -> int:
 
 
 def threads_of(environment: Mapping[str, str]) -> int:
-    """How many threads a rank is to have; 0 if nothing says it."""
+    """How many threads a rank is to have; 0 if the environment does not say."""
     return _number(environment, THREADS, 0)
 
 
@@ -71,7 +71,7 @@ def _number(environment: Mapping[str, str], names: Sequence[str], otherwise: int
 def announce(version: str, overrides: Sequence[str], places: Sequence[Path | None] = ()) -> None:
     """Let the first rank say that a training starts, before it loads MPI and NumPy and compiles, which may take long.
 
-    Numba's cache tells whether its loops are compiled, configuration files or run folders (`places`) what is printed.
+    Numba's cache shows whether loops are compiled. `overrides` or the configurations at `places` may forbid the line.
     """
     if rank_of(os.environ, 0) or _is_quiet(overrides, filter(None, places)):
         return
@@ -80,14 +80,14 @@ def announce(version: str, overrides: Sequence[str], places: Sequence[Path | Non
     caches = [Path(given)] if given else [Path(__file__).parent, users_cache("numba")]
     warm = any(next(each.rglob("*.nbi"), None) for each in caches)
     cold = "" if warm else ", and compiles its loops, which takes up to a minute, once"
-    with suppress(OSError):  # nobody reads it
+    with suppress(OSError):  # standard output is closed or full
         print(f"mpitrain {version} starts on {ranks} rank{'s' * (ranks > 1)}{cold}", flush=True)
 
 
 def _is_quiet(overrides: Sequence[str], places: Iterable[Path]) -> bool:
     told: list[object] = []
     for file in filter(Path.is_file, (each / "config.toml" if each.is_dir() else each for each in places)):
-        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):  # said when it is read in earnest
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):  # reported when the file is loaded
             told.append(tomllib.loads(file.read_text(encoding="utf-8"))["run"]["progress"])
     words = (word.partition("=") for word in overrides)
     told += [value.strip(" '\"") for key, _, value in words if key.strip() == "run.progress"]
@@ -95,7 +95,7 @@ def _is_quiet(overrides: Sequence[str], places: Iterable[Path]) -> bool:
 
 
 def first_deadline(words: Sequence[str]) -> float:
-    """run.deadline as given by one of these words, used until the configuration is read, which then reports errors."""
+    """run.deadline by these words of the command line, or its default; used until the configuration is checked."""
     told = [
         value
         for key, _, value in (word.removeprefix("--set=").partition("=") for word in words)
@@ -109,11 +109,11 @@ def first_deadline(words: Sequence[str]) -> float:
 
 
 def stopped_ranks() -> dict[int, int]:
-    """The ranks on this node that are stopped, as by SIGSTOP, among those that this process's launcher has started; the
-    process of each."""
+    """The ranks that this process's launcher has started on this node and that are stopped, as by SIGSTOP, each with
+    the number of its process."""
     found: dict[int, int] = {}
     for process in os.listdir("/proc"):
-        with suppress(OSError, ValueError):  # it has ended, or is no process
+        with suppress(OSError, ValueError):  # it has ended, or is not a process
             state, parent = Path("/proc", process, "stat").read_text().rpartition(")")[2].split()[:2]
             if state in "tT" and int(parent) == os.getppid():
                 words = Path("/proc", process, "environ").read_text(errors="replace").split("\0")
@@ -141,7 +141,7 @@ def prepare_cache() -> None:
 
 
 def users_cache(name: str) -> Path:
-    """The folder of this name for what is kept of earlier starts; "numba" is where Numba writes if it cannot write
+    """The folder of this name in the user's cache, which outlasts a run; Numba writes in "numba" if it cannot write
     beside its modules."""
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), name)
 
@@ -167,7 +167,7 @@ def _private_folder() -> str:
 
 
 def processor() -> dict[str, str]:
-    """What the system says of its first core, by name; nothing where it does not say it."""
+    """The properties of the first core by their names in /proc/cpuinfo; empty where that cannot be read."""
     try:
         facts = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0]
     except OSError:
@@ -204,8 +204,8 @@ def usable_memory() -> int:
 
 
 def _told(controller: str, name: str) -> Iterator[str]:
-    """What the files of this name hold, of this process's control group and those that it is in. Version 2 of control
-    groups has all files in one tree; version 1 has a tree for each controller."""
+    """The contents of the files `name` of this process's control group and of the groups that contain it. Version 2 of
+    control groups has all files in one tree; version 1 has a tree for each controller."""
     with suppress(OSError):
         for line in OWN.read_text().splitlines():
             _, controllers, path = line.split(":", 2)

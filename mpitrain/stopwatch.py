@@ -5,18 +5,18 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol
 
-PLAIN_EVERY = 10.0  # seconds between two lines of progress where none is live
+PLAIN_EVERY = 10.0  # seconds between two lines of progress where there is no live line
 #: "computing": gradients, with what is done as their parts become final; "data": minibatches that were not read ahead;
-#: "communication": its own messages, collectives and one-sided operations; "waiting": until other ranks have done
-#: something; "evaluation"; "rest": updates, checkpoints and everything else.
+#: "communication": the rank's own messages, collectives and one-sided operations; "waiting": until other ranks have
+#: done something; "evaluation"; "rest": updates, checkpoints and everything else.
 KINDS = ("computing", "data", "communication", "waiting", "evaluation", "rest")
 
 
 @dataclass(frozen=True, eq=False)
 class Activity:
-    """What some time went to: for a wait, the ranks `whom` (None: all) and this many `more`, and how many bytes of
-    theirs. What is done in turns with something else, for at most `pause` seconds each, such as sleeping and looking,
-    is one."""
+    """What some time went to. For a wait: the ranks waited for, `whom` (None: all) and this many `more`, and the number
+    of bytes awaited. Two stretches of one activity count as one if something else interrupts it for at most `pause`
+    seconds, as polls do between the sleeps of a wait."""
 
     what: str
     whom: tuple[int, ...] | None = None
@@ -29,10 +29,10 @@ class Listener(Protocol):
     """Hears what a rank does, for a trace."""
 
     def stretch(self, kind: str, began: float, ended: float, about: Activity | None) -> None:
-        """So long, without a gap to the stretch before, the stopwatch counted for one kind."""
+        """The stopwatch counted for one kind from `began` to `ended`; the stretch before ended at `began`."""
 
     def instant(self, name: str, arguments: Mapping[str, int]) -> None:
-        """Something happened now."""
+        """An event of this name happens now."""
 
 
 class Stopwatch:
@@ -94,12 +94,12 @@ class _Counting(AbstractContextManager[None]):
 
 
 def shares(ranks: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean share of each kind in the ranks' time; 0 for all if there is none."""
+    """The share of each kind in the sum of the ranks' times; 0 for all kinds if that sum is 0."""
     sums = {kind: sum(each[kind] for each in ranks) for kind in KINDS}
     total = sum(sums.values())
     return {kind: seconds / total if total else 0.0 for kind, seconds in sums.items()}
 
 
 def shares_text(ranks: Sequence[Mapping[str, float]]) -> str:
-    """For the closing table, without kinds below half a percent."""
+    """The shares as a text for the closing table, without kinds below half a percent."""
     return ", ".join(f"{kind} {share:.0%}" for kind, share in shares(ranks).items() if share >= 0.005)
