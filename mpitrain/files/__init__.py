@@ -1,4 +1,4 @@
-"""Files that are complete whenever they exist, even after a crash; and files of others, which may be anything."""
+"""Write files that are complete whenever they exist, even after a crash; read files that anybody may have written."""
 
 import json
 import os
@@ -15,12 +15,12 @@ from mpitrain.errors import naming
 
 #: A JSON or TOML object to write.
 Record = dict[str, object]
-LARGEST = 1 << 30  # bytes of a file that is read whole
-CHECKSUM = "xxh3"  # the key under which a JSON object holds its own
+LARGEST = 1 << 30  # most bytes of a file that is read whole
+CHECKSUM = "xxh3"  # the key under which a JSON object holds its own checksum
 
 
 class Version(NamedTuple):
-    """What changes when a file is written or replaced, unless somebody sets its time back."""
+    """What changes when a file is written or replaced, unless its time is set back: size in bytes, time in ns."""
 
     device: int
     inode: int
@@ -35,8 +35,8 @@ def version_of(status: os.stat_result) -> Version:
 
 @contextmanager
 def replacing(*paths: Path) -> Iterator[list[Path]]:
-    """Temporary paths in one folder, which are renamed to `paths`, in that order, unless an exception is raised; both
-    contents and names are synced to the disk. Raises OSError where a device, a pipe or a folder is in the place."""
+    """Context that gives temporary paths. Unless it raises, they are then renamed to `paths`, of one folder, in order,
+    with contents and names synced to the disk. Raises OSError if one of `paths` is a device, a pipe or a folder."""
     for path in paths:
         if path.exists() and not path.is_file():
             raise OSError(f"{path.name} is not a regular file")
@@ -71,15 +71,15 @@ def write_whole(path: Path, content: str | bytes) -> None:
 
 
 def write_below(folder: Path, name: str, content: str | bytes) -> None:
-    """Like `write_whole`, in a folder that is there: one that was moved or deleted does not come into being again."""
+    """Like `write_whole`, but `folder` must exist: a folder that was moved or deleted is not created again."""
     with writing(folder / name):
         make_folders(folder, name)
         write_durably(folder / name, content)
 
 
 def make_numbered(folder: Path, mode: int = 0o777, parents: bool = False) -> Path:
-    """Make a new folder of this name, with a number appended if there is one; its `parents`, too, if they are wanted.
-    Raises BadInput naming it."""
+    """Make and return a new folder, with a number appended to its name if that exists; with `parents`, missing parents
+    too. Raises BadInput naming it."""
     new = folder
     for number in count(2):
         with writing(new):
@@ -87,14 +87,14 @@ def make_numbered(folder: Path, mode: int = 0o777, parents: bool = False) -> Pat
                 new.mkdir(mode, parents)
                 break
             except FileExistsError:
-                if not os.path.lexists(new):  # what is there is no folder, but stands where its parent is wanted
+                if not os.path.lexists(new):  # not the folder exists, but something in the place of its parent
                     raise
         new = folder.with_name(f"{folder.name}-{number}")
     return new
 
 
 def make_folders(folder: Path, name: str) -> None:
-    """Create the folders between this one, which must be there, and its file of this name."""
+    """Create the folders between `folder`, which must exist, and its file `name`, such as "order/0.bin"."""
     for between in reversed(PurePath(name).parents[:-1]):
         (folder / between).mkdir(exist_ok=True)
 
@@ -118,7 +118,7 @@ def read_whole(path: Path, most: int = LARGEST) -> bytes:
 
 
 def read_text(path: Path, most: int = LARGEST, errors: str = "strict") -> str:
-    """The same as text in UTF-8, with the ends of lines as \\n. Raises OSError, or ValueError for other text."""
+    """Like `read_whole`, as UTF-8 text whose lines end in \\n. Raises OSError, or ValueError if it is not UTF-8."""
     return read_whole(path, most).decode("utf-8", errors).replace("\r\n", "\n").replace("\r", "\n")
 
 
@@ -137,7 +137,7 @@ def writing(path: Path) -> AbstractContextManager[None]:
 
 
 def checksum(content: str | bytes | memoryview) -> str:
-    """xxh3 of a content, by which it is known to be whole."""
+    """xxh3 of a content, in hexadecimal, by which damage is detected."""
     return xxhash.xxh3_64_hexdigest(content.encode() if isinstance(content, str) else content)
 
 

@@ -14,8 +14,8 @@ from mpitrain.files import writing
 def claimed(folder: Path) -> Iterator[None]:
     """Keep other processes that claim the folder away until the block, or this process, ends.
 
-    Raises BadInput naming a folder that another one has claimed. File systems that lock no folders, such as NFS, let
-    all of them in.
+    Raises BadInput naming a folder that another process has claimed. File systems that cannot lock folders, such as
+    NFS, keep none away.
     """
     with writing(folder):
         handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)

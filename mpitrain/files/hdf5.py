@@ -1,4 +1,4 @@
-"""Read untrusted HDF5 files: only values that are stored in the file itself. Nothing else opens one to read it.
+"""Read untrusted HDF5 files: only values that are stored in the file itself. No other module opens one to read.
 
 HDF5 follows links, virtual data sets and external storage into any file that the process may open, and fills in values
 that were never stored, so that a file of a few kilobytes can fill the memory.
@@ -17,14 +17,14 @@ from mpitrain.files import regular_status
 ERRORS = (OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError)
 EXPANSION = 1032  # deflate expands one byte to at most this many
 LARGEST_CHUNK = 1 << 28  # bytes: HDF5 holds a whole chunk in memory
-#: Bytes of chunks that HDF5 keeps of each data set: one of h5py's largest. By default 8 MiB, 8 GB of a thousand shards.
+#: Bytes of each data set's chunk cache: h5py's largest chunk. The default, 8 MiB, would be 8 GB for 1000 shards.
 CACHE = 1 << 20
 HOPS = 16  # most soft links to follow to a data set
-DEPTH, MOST = 32, 1 << 20  # of groups within each other, and of links in a file
+DEPTH, MOST = 32, 1 << 20  # most levels of groups, and most links in a file
 
 
 def opened(path: Path) -> h5py.File:
-    """The file, open to be read, which is a context that closes it. Raises one of ERRORS."""
+    """Open a regular file for reading. The returned file is a context that closes it. Raises one of ERRORS."""
     regular_status(path)
     return h5py.File(path, "r", rdcc_nbytes=CACHE)
 
@@ -52,7 +52,7 @@ def has(group: h5py.Group, name: str) -> bool:
 
 def names(file: h5py.File, below: str = "") -> list[str]:
     """The data sets of a group and of the groups in it, as group/name, sorted. Links other than hard ones are left out.
-    Raises KeyError if there is no such group, ValueError for groups that do not end."""
+    Raises KeyError if there is no such group, ValueError for more than DEPTH levels or MOST links."""
     found, left, seen = list[str](), [("", 0)], 0
     while left:
         path, depth = left.pop()
