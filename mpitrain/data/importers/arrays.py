@@ -40,7 +40,7 @@ class Names(NamedTuple):
 
 
 class ArrayChunk(NamedTuple):
-    """Samples `start` to `stop` of a file's arrays; for frames, whole utterances of `lengths` from `first` on."""
+    """Samples `start` to `stop` of a file's arrays; for frames, utterances from number `first`, of these `lengths`."""
 
     path: str
     names: Names
@@ -100,7 +100,7 @@ def _chunks(path: Path, names: Names) -> list[ArrayChunk]:
         inputs, targets = (arrays.require(name) for name in (names.inputs, names.targets))
         _check(inputs, targets, names, path)
         each = int(np.prod(inputs.shape[1:])) * (1 if names.kind == "images" else 4)
-        smallest = LARGEST if arrays.whole else SMALLEST  # as few as possible: each process reads everything
+        smallest = LARGEST if arrays.whole else SMALLEST  # few shards: each process reads whole arrays
         shards = shard_slices(len(inputs), each, smallest)
         if names.kind == "images":
             return [ArrayChunk(str(path), names, own.start, own.stop) for own in shards]
@@ -184,7 +184,7 @@ def _features(inputs: Array, chunk: ArrayChunk) -> Array:
 
 
 def _images(images: Array, channels_first: bool) -> Array:
-    """[n, h, w, channels]."""
+    """Images [n, h, w], [n, h, w, channels] or, if `channels_first`, [n, channels, h, w] as [n, h, w, channels]."""
     if images.ndim == 3:
         return images[..., None]
     return np.ascontiguousarray(images.transpose(0, 2, 3, 1)) if channels_first else images

@@ -27,7 +27,7 @@ LARGEST_FILE, LARGEST_ARCHIVE = 1 << 28, 1 << 30  # bytes, unpacked; the publish
 
 
 class LabelSet(NamedTuple):
-    """A set of labels and where it stands: key of the pickle, byte among a record's `record_bytes`, and names."""
+    """A set of labels: its key in a pickle, its byte among a record's `record_bytes` of labels, where its names are."""
 
     source: str
     classes: int
@@ -73,7 +73,7 @@ def plan(path: Path, name: str) -> CorpusPlan:
     labels, base = LABELS[name], name.removesuffix("-coarse")
     there = _listed(path)
     forms = {ending: sum(file + ending in there for file in (*TRAIN[base], TEST[base])) for ending in ("", ".bin")}
-    binary = forms[".bin"] >= max(forms[""], 1)  # the one of which there is more
+    binary = forms[".bin"] >= max(forms[""], 1)  # the form of which more files are there
     names_file, ending = labels.names_files[binary], ".bin" if binary else ""
     parts = {"train": [file + ending for file in TRAIN[base]], "test": [TEST[base] + ending]}
     for file in (*parts["train"], *parts["test"], names_file):

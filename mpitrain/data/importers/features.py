@@ -9,7 +9,7 @@ from mpitrain.files import Record
 from mpitrain.flat import Array
 
 WINDOW, SHIFT = 0.025, 0.010  # seconds
-REACH = 2  # frames on either side of one, of which its deltas are computed
+REACH = 2  # frames on either side of a frame from which its deltas are computed
 ENDINGS = {".wav", ".flac", ".ogg", ".opus", ".mp3", ".aif", ".aiff", ".au", ".sph", ".nist"}
 FULL_SCALE = 32768  # samples are in units of int16, as in Kaldi
 SLOWEST, FASTEST = 1_000, 1_000_000  # samples per second
@@ -34,8 +34,8 @@ def frame_centres(count: int, rate: int) -> Array:
 
 
 def log_mel(samples: Array, rate: int, bins: int, deltas: bool = False) -> Array:
-    """float32 [frames, bins] of a signal [n] in units of int16, as Kaldi computes them, without dither; `with_deltas`
-    [frames, 3·bins] if they are wanted."""
+    """Log-mel features float32 [frames, bins] of a signal [n] in units of int16, as Kaldi computes them without dither;
+    [frames, 3·bins] `with_deltas` if `deltas`. Raises BadInput for too many bins."""
     kaldi_native_fbank = library("kaldi_native_fbank", "log-mel features need kaldi-native-fbank", "speech")
     options = kaldi_native_fbank.FbankOptions()
     options.frame_opts.samp_freq = rate
@@ -90,12 +90,12 @@ def about(path: str) -> tuple[int, int]:
 
 
 def _lacking(head: bytes, samples: int, log: str) -> str:
-    """What says that parts of the file are missing, "" if nothing does. libsndfile reads what there is of a file that
-    was cut off, and tells of it in its log alone, of SPHERE not even there."""
+    """A message that parts of the file are missing, "" if none are. libsndfile reads what is left of a truncated file,
+    and reports that only in its log, for SPHERE not at all."""
     for told, there in re.findall(r"(\d+) \(should be (\d+)\)", log):
         if int(there) < int(told) != ENDLESS:
             return f"truncated: {int(told):,} bytes by its head, there are {int(there):,}"
-    if ogg := re.search(r"^Ogg ?: (.+)", log, re.MULTILINE):  # it says nothing so of a whole one
+    if ogg := re.search(r"^Ogg ?: (.+)", log, re.MULTILINE):  # for an intact file, the log has no such line
         return f"damaged: {ogg[1]}"
     sphere = re.match(rb"NIST_1A\s.*?^sample_count -i (\d+)\s", head, re.MULTILINE | re.DOTALL)
     if sphere and samples < int(sphere[1]):

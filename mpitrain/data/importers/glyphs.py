@@ -19,12 +19,12 @@ from mpitrain.sampling.rng import stream
 from mpitrain.start import Subparsers, option
 
 CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt"
-ABSENT = "\U0010ffff"  # in no font: drawn as each font draws what it does not have
+ABSENT = "\U0010ffff"  # in no font: each draws its sign for missing characters
 PARTS = ("train", "dev", "test")
-SHARES = {"dev": 0.1, "test": 0.2}  # of the folders; and of images, dev has half as many as test
+SHARES = {"dev": 0.1, "test": 0.2}  # of the folders; of images, dev gets half as many as test
 SIDE, EM, PAPER = 24, 26, 52  # pixels of an image, of a letter's em, and of what it is drawn on
-SCALES, SLANT, SHIFT = (0.6, 1.0), 0.3, 2.0  # of the em; tangent at most; pixels at most
-CONTRAST, NOISE = (80, 255), 24.0  # grey levels, and their standard deviation
+SCALES, SLANT, SHIFT = (0.6, 1.0), 0.3, 2.0  # factors of the em; tangent at most; pixels at most
+CONTRAST, NOISE = (80, 255), 24.0  # grey levels between letter and ground; standard deviation
 
 Families = list[tuple[str, ...]]  #: the font files of each family
 Font = Any  #: Pillow's FreeTypeFont
@@ -53,7 +53,7 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
 
 
 def plan(folder: Path, samples: dict[str, int], seed: int = 1) -> CorpusPlan:
-    """The plan for a folder of folders of fonts, `samples` by part. Raises BadInput naming the folder, or too few."""
+    """The plan for a folder of folders of fonts, `samples` by part. Raises BadInput naming the folder, or a font."""
     library("PIL", "prepare glyphs needs Pillow", "images")
     with naming(folder):
         makers = [found for path in sorted(folder.iterdir()) if path.is_dir() and (found := _families(path))]
@@ -89,7 +89,7 @@ def _families(maker: Path) -> Families:
 
 
 def _complete(font: Font) -> bool:
-    """Whether a font has each character, of which it draws something."""
+    """Whether a font has all CHARACTERS, and draws something for each."""
     absent, *drawn = ((mask.size, bytes(mask)) for mask in map(font.getmask, (ABSENT, *CHARACTERS)))
     return all(any(mask) for _, mask in drawn) and absent not in drawn
 
@@ -103,7 +103,7 @@ def _font(path: Path) -> Font:
 
 
 def _shard(folder: Path, families: dict[str, Families], seed: int, chunk: GlyphChunk) -> dict[str, Array]:
-    """Held-out images stand family by family, those to train on in no order."""
+    """The arrays of a shard. Held-out images are ordered by family, training images at random."""
     rng = stream(seed, "glyphs", PARTS.index(chunk.part), chunk.start)
     count, own = chunk.stop - chunk.start, families[chunk.part]
     targets = rng.integers(len(CHARACTERS), size=count).astype(np.int32)
@@ -121,7 +121,7 @@ def _shard(folder: Path, families: dict[str, Families], seed: int, chunk: GlyphC
 
 
 def _drawn(font: Font, character: str, rng: np.random.Generator) -> Array:
-    """A character in white on black, float32 [SIDE, SIDE], of a size, slant and place that are drawn for it."""
+    """A character in white on black, float32 [SIDE, SIDE], with size, slant and place at random."""
     from PIL import Image, ImageDraw
 
     page = Image.new("L", (PAPER, PAPER))

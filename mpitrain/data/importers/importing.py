@@ -1,6 +1,6 @@
 """Carry out an import in several processes and ranks. After an interruption it continues with the missing shards.
 
-The files of the source are read once to tell whether shards that are there were made from what the files hold now.
+The files of the source are read once to tell whether existing shards were made from the present content of the files.
 Every chunk of the source becomes a shard under a provisional name. When all shards are written, the attributes that
 depend on the whole corpus are added to each in place, and then they get their final names, so that nobody ever sees an
 incomplete corpus.
@@ -105,8 +105,8 @@ class Importing:
         return 0
 
     def _tell_broken(self, plan: CorpusPlan, broken: list[str], found: dict[str, list[Figures]]) -> None:
-        """Print which files cannot be read. Raises BadInput unless they may be left out, and for a part without any
-        others."""
+        """Print which files cannot be read. Raises BadInput unless they may be left out, and for a part without a
+        readable file."""
         for line in broken if plan.skip_broken or len(broken) > 1 else ():
             said = "left out" if plan.skip_broken else "broken"
             self.console.print(f"{said}: {line}", soft_wrap=True, markup=False)
@@ -134,7 +134,7 @@ class Importing:
             claim.enter_context(claimed(self.folder))
 
     def _missing(self, tasks: list[Task]) -> list[Task]:
-        """The tasks whose shards do not exist yet."""
+        """The tasks whose shards do not exist yet. Raises BadInput if the folder holds shards of another corpus."""
         wanted = {task.final: task for task in tasks}
         for path in self.folder.glob("[!.]*.h5"):
             if path not in wanted or not wanted[path].done(path):
@@ -147,7 +147,7 @@ class Importing:
     def _share_out(
         self, actions: Sequence[Callable[[], Result]], what: str, executor: Executor, pieces: str = "shards"
     ) -> list[Result]:
-        """Carry out the actions, divided among the ranks and their processes or threads; what this rank's returned."""
+        """Carry out the actions, divided among all ranks' processes; return the results of this rank's actions."""
         mine = actions[self.transport.rank :: self.transport.size]
         with Progress(console=self.console, transient=True, disable=not self.console.is_terminal) as bars:
             bar = bars.add_task(what, total=len(actions))
@@ -166,7 +166,7 @@ class Importing:
         return [future.result() for future in submitted]
 
     def _look(self, waiting: "set[Future[Result]]", mine: int) -> int:
-        """How many actions all ranks have done. Raises BadInput if one failed, KeyboardInterrupt when stopped."""
+        """Wait, then count the actions that are done. Raises BadInput if one failed, KeyboardInterrupt when stopped."""
         fault: BaseException | None = None
         if waiting:
             finished, _ = wait(waiting, TICK)
@@ -185,7 +185,7 @@ class Importing:
         return int(counts[0])
 
     def _say(self, text: str) -> None:
-        """Print a plain line now and then if there is no live one."""
+        """Print a plain line every PLAIN_EVERY seconds if there is no live line."""
         if not self.console.is_terminal and time.monotonic() - self._said > PLAIN_EVERY:
             self._said = time.monotonic()
             self.console.print(text, soft_wrap=True)
@@ -222,7 +222,7 @@ def _surveyed(plan: CorpusPlan, tasks: list[Task]) -> tuple[dict[str, Value], di
 
 
 def _submitted(executor: Executor, action: Callable[[], Result]) -> "Future[Result]":
-    """Submit the action; a future that has failed if a process died before it got work."""
+    """Submit an action; return its future, which has failed if a process of the executor has died before."""
     try:
         return executor.submit(action)
     except BrokenProcessPool as error:

@@ -19,7 +19,7 @@ from mpitrain.flat import Array
 OPEN = 16  # most archives that are kept open
 KEY = 4096  # most bytes of a key
 DIGITS = 100  # most digits of an offset: int() raises an error for several thousand
-#: What damaged objects raise.
+#: What reading a damaged object raises.
 FAULTS = (ValueError, OverflowError, EOFError, zlib.error, AssertionError, struct.error, MemoryError)
 
 _POINTER = re.compile(r"(?P<path>.+?)(?::(?P<offset>\d+))?(?:\[(?P<cut>[\d:, ]*)\])?")
@@ -65,7 +65,7 @@ def script(path: Path) -> Iterator[tuple[str, Pointer]]:
 
 
 def table(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """The words of each line that is not blank, with its number from 1. Raises BadInput naming one that is not text."""
+    """The number, from 1, and the words of each line that is not blank. Raises BadInput naming what is not text."""
     said = f"{path}: not text in UTF-8"
     with naming(path), naming(said, UnicodeDecodeError), path.open(encoding="utf-8-sig") as file:
         for number, line in enumerate(file, 1):

@@ -69,7 +69,7 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
 
 
 def plan(folder: Path, look: Look, split: Split, skip_broken: bool = False, shards: Path | None = None) -> CorpusPlan:
-    """The plan for a folder, in which `shards` may be. Raises BadInput naming an unsuitable file or folder in it."""
+    """The plan for a folder; `shards`, the folder that is written, may be in it. Raises BadInput naming a path."""
     parts, left = _parts(folder, shards)
     names = sorted(parts["train"])
     for part, classes in parts.items():
@@ -93,14 +93,14 @@ def plan(folder: Path, look: Look, split: Split, skip_broken: bool = False, shar
     make = partial(_shard, folder, look, shape)
 
     def files(chunk: PictureChunk) -> Iterator[Path]:
-        """Without links that lead nowhere, which `make` names."""
+        """The images of a shard without links that lead nowhere, which `make` reports."""
         return (path for name in chunk.paths if (path := folder / name).exists())
 
     return CorpusPlan("images", attributes, chunks, files, make, (look, shape), tuple(notes), skip_broken=skip_broken)
 
 
 def _shape(folder: Path, look: Look, paths: list[Path]) -> tuple[int, ...]:
-    """Shape of all images: the first that can be read has it, unless they are resized."""
+    """The shape of all images: that to which they are resized, or else that of the first one that can be read."""
     if look.size:
         return look.size, look.size, 1 if look.grey else 3
     for path in paths:

@@ -2,8 +2,8 @@
 
 Worker processes load this module; nothing in it depends on other processes or ranks.
 
-What the files of a source hold is told by digests of all their bytes. Names, sizes and times do not tell: a file is
-replaced by an older one of the same size, or its time is set back, and a copy of the same file has another time.
+A source is identified by digests of all bytes of its files. Names, sizes and times do not suffice: an older file of the
+same size may replace a file, or its time is set back, and a copy of the same file has another time.
 Reading everything once costs less than an import, which reads it too.
 """
 
@@ -37,9 +37,9 @@ class CorpusPlan(Generic[Source]):
     """A corpus to be made: `chunks` lists, for each part, the source of each of its shards.
 
     `make` turns a chunk into the arrays of a shard of this `kind`, from the chunk's `files`. It runs in other
-    processes, so both must be picklable, and raises BadInput naming the source. What all files hold, `attributes` and
-    the reprs of `chunks` and `options`, which are all else that `make` depends on, distinguish a corpus from those of
-    other imports. `attributes` are `described`; mean and standard deviation of the training part are computed.
+    processes, so both must be picklable, and raises BadInput naming the source. The bytes of all files, `attributes`
+    and the reprs of `chunks` and `options` identify a corpus: `make` may depend on nothing else. The `attributes`
+    come from `described`; mean and standard deviation of the training part are computed.
     `preparation` describes the features, see `shards`. `notes` are messages for the user. `make` may leave out broken
     files, which it then names under LEFT_OUT; without `skip_broken` they end the import, once all are known.
     """
@@ -88,7 +88,7 @@ class CorpusPlan(Generic[Source]):
 class Task(Generic[Source]):
     """One shard of a plan, which has its `provisional` path until all are complete.
 
-    The attribute `recipe` distinguishes it from the shards of other imports, and from the others of this one.
+    The attribute `recipe` distinguishes it from the shards of other imports, and from the other shards of this one.
     """
 
     make: Callable[[Source], dict[str, Array]]
@@ -144,7 +144,7 @@ def add_source(
 
 
 def require_least(options: argparse.Namespace, **least: int) -> None:
-    """Raise BadInput naming an option that is smaller than this, or --classes if a corpus may not have so many."""
+    """Raise BadInput naming an option below its `least` value, or --classes if a corpus cannot have so many."""
     for name, value in least.items():
         given = getattr(options, name)
         if given is not None and given < value:
@@ -171,7 +171,7 @@ def versions(paths: Iterable[Path]) -> dict[Path, Version]:
 
 
 class Extent(NamedTuple):
-    """Bytes of a file."""
+    """`length` bytes of a file, from byte number `start` on."""
 
     path: Path
     start: int

@@ -37,7 +37,7 @@ def processes(jobs: int, module: str) -> Executor:
 
 @contextmanager
 def unbroken() -> Iterator[None]:
-    """Raise BadInput if one of the processes has died."""
+    """Context that raises BadInput if it finds that one of the processes has died."""
     try:
         yield
     except BrokenProcessPool:

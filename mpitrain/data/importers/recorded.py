@@ -22,7 +22,7 @@ Where = TypeVar("Where")  #: where the files of an utterance are
 
 @dataclass(frozen=True)
 class ImportedUtterance(Generic[Where]):
-    """An utterance to import. `frames`: its approximate length; `speaker`: "" if not known; `where`: used by `make`."""
+    """An utterance to import. `frames`: approximate length; `speaker`: "" if unknown; `where`: what `make` reads."""
 
     key: str
     speaker: str
@@ -80,7 +80,7 @@ def parts_of(options: argparse.Namespace) -> tuple[dict[str, Path], dict[str, in
 
 
 def speakers_of(folder: Path) -> dict[str, str]:
-    """The speaker of each key by a folder's utt2spk, none if there is no such file. Raises BadInput naming a line that
+    """The speaker of each key by a folder's utt2spk; empty if there is no such file. Raises BadInput naming a line that
     is no pair, or that gives a key another speaker."""
     path, found = folder / "utt2spk", dict[str, str]()
     for number, words in table(path) if path.exists() else ():
@@ -92,7 +92,7 @@ def speakers_of(folder: Path) -> dict[str, str]:
 
 
 def unspoken(source: Path, utterances: Utterances[Where]) -> tuple[str, ...]:
-    """What is said if utt2spk in a folder, or beside a list, leaves out some utterances: no speakers are stored."""
+    """The note that utt2spk, in a folder or beside a list, lacks some utterances, so that no speakers are stored."""
     keys = [utterance.key for utterance in utterances if not utterance.speaker]
     path = (source if source.is_dir() else source.parent) / "utt2spk"
     if not keys or not path.exists():
@@ -103,7 +103,7 @@ def unspoken(source: Path, utterances: Utterances[Where]) -> tuple[str, ...]:
 
 def split_off(parts: Parts[Where], held_out: Mapping[str, int], seed: int) -> Parts[Where]:
     """Split held-out speakers from the training part: `held_out` speakers, drawn with `seed`, for each other part.
-    Raises BadInput naming a part that asks for too many."""
+    Raises BadInput if no speaker would be left to train on, or if a speaker is unknown."""
     train = parts["train"]
     speakers = sorted({utterance.speaker for utterance in train})
     if held_out and "" in speakers:

@@ -21,7 +21,7 @@ class Language(NamedTuple):
 
 
 def _language(space: str = " ", stop: str = ".", **parts: str) -> Language:
-    """One of the file's tables: words with blanks between them, or single characters where the language has none."""
+    """A language from a table of languages.toml. Blanks separate words; without `space`, each word is a character."""
     split = {key: tuple("" if word == "-" else word for word in text.split()) for key, text in parts.items()}
     if not space:
         split["words"] = tuple("".join(split["words"]))

@@ -37,9 +37,9 @@ from mpitrain.flat import Array
 from mpitrain.signals import Stop
 from mpitrain.start import usable_cores
 
-HELD_OUT = 0.1, 0.5  # length of each other part as a fraction of the training hours, and at most in hours
+HELD_OUT = 0.1, 0.5  # length of each other part: this fraction of the training hours, at most this many hours
 AHEAD = 2  # utterances that are in work or ready, per process
-LOUDEST = 100  # dB of noise above the speech, or below it
+LOUDEST = 100  # most dB between noise and speech
 SILENT = 1000  # a part is abandoned after this many utterances without speech
 
 Make = Callable[[int], Utterance | None]
@@ -94,8 +94,8 @@ def prepare_speech(
 
 
 class SpokenPart:
-    """The utterances of a part before its classes are known: features in a file called like it, states by their
-    `numbers`, in order of appearance. Only states that contain a frame are added to `numbers`."""
+    """The utterances of a part before its classes are known: features in the file `path`, states as their `numbers`,
+    which all parts share, in order of appearance. Only states that contain a frame are added to `numbers`."""
 
     def __init__(self, path: Path, dims: int, numbers: dict[PhoneState, int]) -> None:
         self._path, self._dims, self._numbers = path, dims, numbers
@@ -106,7 +106,7 @@ class SpokenPart:
         self.frames = 0
 
     def fill(self, utterances: Iterator[Utterance | None], frames: int) -> Iterator[int]:
-        """Add utterances until there are this many frames; yields how many there are."""
+        """Add utterances until there are this many frames; yields how many there are. Raises BadInput for no speech."""
         silent = 0
         while self.frames < frames:
             if (made := next(utterances)) is not None:
@@ -141,8 +141,8 @@ class SpokenPart:
 
 
 def _in_order(executor: Executor, make: Make, most: int, stop: Stop) -> Generator[Utterance | None, None, None]:
-    """make(0), make(1), … without end; of those that follow `most` are already being made. Raises KeyboardInterrupt
-    when stopped."""
+    """Yields make(0), make(1), … without end, while up to `most` of the next ones are being made. Raises
+    KeyboardInterrupt when stopped."""
     under_way = deque(executor.submit(make, number) for number in range(most))
     try:
         for number in count(most):

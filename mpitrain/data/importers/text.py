@@ -1,4 +1,4 @@
-"""Text files as tokens: their bytes, or what the file of a tokenizer makes of them."""
+"""`prepare text`: text files as tokens, which are their bytes, or those of a tokenizer that a file describes."""
 
 import argparse
 import re
@@ -20,10 +20,10 @@ from mpitrain.sampling.rng import stream
 from mpitrain.start import Subparsers, option
 
 LINE = 1 << 16  # bytes in which a line is expected to end
-#: After a line, before white space, which many tokenizers take together with what follows it, between two characters of
-#: UTF-8: the last one is always found.
+#: Where files may be cut, best first: after a line; before white space, which many tokenizers join to the word that
+#: follows; between two characters of UTF-8, which is always found.
 CUTS = re.compile(rb"\n"), re.compile(rb"(?<=\S)(?=\s)"), re.compile(rb"\A[\x80-\xbf]{0,3}")
-FEW = 1 << 16  # this many different tokens are uint16
+FEW = 1 << 16  # up to this many different tokens are stored as uint16
 
 
 class TextPiece(NamedTuple):
@@ -57,8 +57,8 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
 
 
 def plan(files: list[Path], shares: dict[str, float], tokenizer: Path | None = None, seed: int = 1) -> CorpusPlan:
-    """The plan for these files, each a document; of a single one the ends of its bytes are held out, of several whole
-    files. Raises BadInput naming a file, or a part for which there is too little text."""
+    """The plan for these files, each a document. Whole files are held out; of a single file, the end of its text.
+    Raises BadInput naming a file, or a part for which there is too little text."""
     classes, how = 256, "bytes"
     if tokenizer is not None:
         classes = max(_tokenizer(tokenizer).get_vocab().values()) + 1
@@ -85,7 +85,7 @@ def _files(sources: Iterable[Path], ending: str, shards: Path) -> Iterator[Path]
 
 
 def _divided(documents: list[TextPiece], shares: dict[str, float]) -> dict[str, list[TextPiece]]:
-    """The documents of each part, one after the other: train, dev, test."""
+    """Divide documents, in their order, among the parts train, dev and test."""
     total = sum(piece.stop for piece in documents)
     ends, begun = {"train": 1 - shares["dev"] - shares["test"], "dev": 1 - shares["test"], "test": 1.0}, 0
     left, parts = list(documents), dict[str, list[TextPiece]]()
@@ -161,5 +161,5 @@ def _tokenizer(path: Path) -> Any:
         found.no_truncation()  # documents are whole
         found.no_padding()
         return found
-    except Exception as error:  # of any kind: the library is not written in Python
+    except Exception as error:  # its errors have no common class: the library is not written in Python
         raise BadInput(f"--tokenizer {path}: {first_line(error)}") from error

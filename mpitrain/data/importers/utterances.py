@@ -35,7 +35,7 @@ THIRDS = ("begin", "middle", "end")
 
 @dataclass(frozen=True)
 class SpeechRecipe:
-    """What to synthesise, and its features. `noise`: SNR in dB of half of the training utterances, None for none."""
+    """What to synthesise, and its features. `noise`: least SNR in dB of half of the training utterances, or None."""
 
     language: str = "bn"
     bins: int = 23

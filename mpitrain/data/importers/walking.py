@@ -10,8 +10,8 @@ from mpitrain.errors import naming
 def files_below(folder: Path, shards: Path | None = None) -> list[Path]:
     """The files in a folder and in all folders below it, in order.
 
-    Links are followed, to each folder once; those that lead nowhere are in the list. Hidden files and folders, files
-    named as shards are, and what is in `shards`, the folder that is written, are not.
+    Links are followed, to each folder once; links that lead nowhere are in the list. Hidden files and folders, files
+    named like shards, and the content of `shards`, the folder that is written, are left out.
     """
     seen = {_identity(shards)} if shards is not None and shards.exists() else set[tuple[int, int]]()
     with naming(folder):
@@ -26,7 +26,7 @@ def files_below(folder: Path, shards: Path | None = None) -> list[Path]:
             for path in sorted(here.iterdir()):
                 if path.name.startswith("."):
                     continue
-                if path.is_dir():  # a folder is called by its own name, where links lead to it too
+                if path.is_dir():  # links come last: a folder in the tree keeps its name
                     (left.append if path.is_symlink() else left.appendleft)(path)
                 elif (path.is_file() or not path.exists()) and not path.match(f"*-{DIGITS}-of-{DIGITS}.h5"):
                     found.append(path)

@@ -23,7 +23,7 @@ from mpitrain.start import Subparsers, option
 
 @dataclass(frozen=True)
 class RecordingOptions:
-    """How recordings are prepared. `background`: the class between segments; the others as in KaldiOptions."""
+    """How recordings are prepared. `background`: class between segments; `tolerance`, `classes`: see KaldiOptions."""
 
     bins: int = 23
     deltas: bool = False
@@ -79,7 +79,7 @@ def plan(
     """The plan for the folder (or list, with a key and a path per line) of each part and the labels of all, by key.
 
     `held_out`: number of training speakers to move to each other part; `shards`: the folder that is written, which may
-    be in one of theirs. Raises BadInput naming the file.
+    be in one of `sources`. Raises BadInput naming the file.
     """
     labels, names, fill = _labels(label_file, segments, background)
     parts: Parts[LabelledRecording] = {}
@@ -148,7 +148,7 @@ def _recordings(source: Path, labels: dict[str, UtteranceLabels], shards: Path |
     else:
         files = [path for path in files_below(source, shards) if path.suffix.lower() in ENDINGS]
         whole = [path.relative_to(source).with_suffix("").as_posix() for path in files]
-        names = [key.rpartition("/")[2] for key in whole]  # without labels under either, whole: many may have one name
+        names = [key.rpartition("/")[2] for key in whole]  # if neither has labels, the whole path is the key
         keys = [name if key not in labels and name in labels else key for key, name in zip(whole, names, strict=True)]
         pairs = list(zip(keys, map(str, files), strict=True))
     for key, path in pairs:
