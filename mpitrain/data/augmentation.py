@@ -15,7 +15,7 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.sampling.rng import uniforms
 
-DRAWS = 8  # uniform random numbers per sample: row, column, reflection, two pairs for three normal ones
+DRAWS = 8  # uniform random numbers per sample: row, column, reflection, two pairs for three normal numbers
 
 
 @dataclass(frozen=True)

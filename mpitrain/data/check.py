@@ -20,13 +20,13 @@ LISTED = 20  # classes that are named
 
 
 def run(options: argparse.Namespace) -> int:
-    """The command; its exit status."""
+    """Run `mpitrain check`; return the exit status."""
     check(options.folder)
     return 0
 
 
 def check(folder: Path) -> None:
-    """Print a table of the parts, and a line for every bad shard. Raises BadInput naming the first of them."""
+    """Print a table of the parts, and a line for every bad shard. Raises BadInput naming the first bad one."""
     table = table_of_parts("size")
     faults, parts = list[BadInput](), folder_parts(folder)
     shards = {path for paths in parts.values() for path in paths}
@@ -85,7 +85,7 @@ def row(found: Sequence[Figures]) -> tuple[str, ...]:
 
 
 def lines_of_classes(part: str, found: Sequence[Figures]) -> Iterator[str]:
-    """How many samples each class of a part has, and which have less than a quarter of the median."""
+    """Lines on how many samples each class of a part has, and which classes have less than 1/4 of the median."""
     counts = np.zeros(max(found[0].classes, *(len(each.counts) for each in found)), np.int64)
     for each in found:
         counts[: len(each.counts)] += each.counts

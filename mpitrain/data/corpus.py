@@ -27,7 +27,7 @@ from mpitrain.flat import Array, share
 from mpitrain.sampling.batch import Batch, Place, SampleForm
 
 MEMORY_LIMIT = 4e9  # bytes
-SHARE = 1 << 20  # bytes of a minibatch's pixels for which a thread is worth it
+SHARE = 1 << 20  # bytes of a minibatch's pixels for which another thread saves time
 
 
 class Corpus:
@@ -62,8 +62,8 @@ class Corpus:
         `normalise`: by the statistics of the "corpus" (stored mean and standard deviation), or of each "speaker" or
         "utterance" (frames); by the corpus's "mean" alone or by "unit", 255 (pixels); or "none". `statistics`: mean and
         standard_deviation to use instead of the stored ones. `window`: the tokens of a sample. `threads`: how many
-        threads gather the pixels of a large minibatch. Without `hold`, the caller calls it before anything is gathered.
-        Raises BadInput naming the folder, the shard, or the key of [data].
+        threads gather the pixels of a large minibatch. With `hold` False, call `hold()` before `gather`. Raises
+        BadInput naming the folder, the shard, or the key of [data].
         """
         files = _opened(path, part)
         first = files[0]
@@ -101,10 +101,10 @@ class Corpus:
             self.hold()
 
     def hold(self, sharing: Sharing = ALONE, partly: bool = False) -> None:
-        """Read the inputs that are to be in memory, and the statistics of groups. Raises BadInput naming a shard.
+        """Read the inputs that stay in memory, and find the statistics of groups. Raises BadInput naming a shard.
 
-        Of a part above the memory limit none are, or, if `partly`, those of as many shards as fit. Collective over the
-        processes that share memory, which have these inputs once.
+        Of a part above the memory limit, nothing stays in memory, or, if `partly`, the first shards, as many as fit.
+        Collective over the processes of `sharing`, which keep one copy of these inputs.
         """
         files = self._files
         kept = self._fitting if self.in_memory or partly else 0
@@ -140,7 +140,7 @@ class Corpus:
         self._groups = _groups(files, self._normalise)
 
     def _measure(self) -> None:
-        """What normalises frames: the stored statistics, or those of groups, for which all frames are read."""
+        """Set what normalises frames: the stored statistics, or those of groups, for which all frames are read."""
         dims = self.shape[-1]
         if self._normalise in ("speaker", "utterance"):
             self.mean, self.scale = group_statistics(self._rows.pieces(), self.utterances, self._groups, dims)
@@ -169,11 +169,11 @@ class Corpus:
         self.form = SampleForm((window,), (window,), np.int32, nbytes / tokens)
 
     def identity(self) -> str:
-        """A checksum by which ranks compare their copies: of the targets; of tokens, those that their shards have."""
+        """A checksum by which ranks compare their copies: of the targets, or, for tokens, of the shards' checksums."""
         return xxhash.xxh3_64_hexdigest(np.ascontiguousarray(self.targets).tobytes() + "".join(self._digests).encode())
 
     def gather(self, indices: Array, out: Batch, place: Place = None) -> Batch:
-        """Fill `out`, the memory of as many samples, with the samples of `indices` int64 [n], in that order.
+        """Fill `out`, which has room for n samples, with those of `indices` int64 [n], in that order; return it.
 
         `place` is the epoch of the first sample and its position in the epoch's order, which determine the augmentation
         of images; None, for an evaluation, gives centre crops. Raises IndexError for an index outside range(samples),
@@ -213,11 +213,11 @@ class Corpus:
         if shares == 1:
             see(0)
         else:
-            deque(self._pool.map(see, range(shares)), maxlen=0)  # raises what one of them has raised
+            deque(self._pool.map(see, range(shares)), maxlen=0)  # raises what a thread has raised
 
 
 def _groups(files: list[ShardFile], normalise: str) -> Array:
-    """The group whose statistics normalise each utterance. Raises BadInput naming a shard without speakers."""
+    """The group of each utterance, whose statistics normalise it. Raises BadInput naming a shard without speakers."""
     utterances = sum(len(file.small["utterances"]) - 1 for file in files)
     if normalise == "utterance":
         return np.arange(utterances)

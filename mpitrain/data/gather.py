@@ -1,4 +1,4 @@
-"""What fills a minibatch in one pass over memory."""
+"""Fill a minibatch in one pass over memory."""
 
 import numpy as np
 from numba import njit
@@ -48,7 +48,7 @@ def gather_images(
     shifts: Array,
     out: Array,
 ) -> None:
-    """out[places[k]] = (view of image indices[k] − mean)·scale + shift, per channel, in the dtype of all four.
+    """out[places[k]] = (view of image indices[k] − mean)·scale + shift, per channel; these and `out` have one dtype.
 
     `images` uint8 [m, h, w, c] begins at image `base` of the corpus; `out` [n, rows, columns, c]. The crop of sample p
     begins at row corners[p, 0] and column corners[p, 1] and is reflected if corners[p, 2] is 1.

@@ -12,9 +12,9 @@ from mpitrain.data.validation import GREATEST, Attributes, Value
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
-ROUNDED = 1e-14  # of a mean's square: a variance up to this is that of a constant, by what float32 and sums round
+ROUNDED = 1e-14  # of a mean's square: a variance up to this may be a constant's, by rounding of float32 and of sums
 AT_A_TIME = 1 << 21  # values converted to float64 at a time
-COLOURS = 4  # up to this many channels, all products are summed; more channels are features, of which only squares are
+COLOURS = 4  # up to this many channels, all products are summed; more are features, for which only squares are
 NORMALISING = ("mean", "standard_deviation")
 STATISTICS = (*NORMALISING, "covariance")
 UNNORMALISED = "the shards have no mean and standard_deviation (docs/shards.md)"
@@ -46,7 +46,7 @@ def stored(attributes: Attributes, channels: int, dtype: np.dtype | type) -> tup
 
 
 def of_pixels(how: str, attributes: Attributes, channels: int, dtype: np.dtype | type) -> tuple[Array, Array]:
-    """Mean and scale [channels] of images. Raises BadInput naming data.normalise if its value is for frames only."""
+    """Mean and scale [channels] of images by `how`, data.normalise. Raises BadInput if that is for frames only."""
     if how in ("speaker", "utterance"):
         raise BadInput(f"data.normalise = {how}: images have none; corpus, mean, unit or none")
     if how == "corpus":
@@ -56,7 +56,7 @@ def of_pixels(how: str, attributes: Attributes, channels: int, dtype: np.dtype |
 
 
 def _deviation(mean: Array, variance: Array) -> Array:
-    """That of a constant is 1; others may be of any size, such as that of features in amperes."""
+    """The standard deviation, 1 for a constant. It may be tiny otherwise, such as that of features in amperes."""
     return np.sqrt(np.where(variance > np.maximum(ROUNDED * mean * mean, GREATEST**-2), variance, 1.0))
 
 

@@ -24,9 +24,9 @@ NAME = "corpus.json"
 class Origin(msgspec.Struct, frozen=True):
     """The training part: the `shape` of a sample in the shards ([dims] of frames, [h, w, c] of images), the number of
     samples of each class, the mean and standard deviation for normalisation if it has them, and, if known, the names of
-    the classes and how the data were prepared and are read. Of tokens, their number is told instead of the classes'; of
-    data sets of the user's own the number of `samples`, the shape of the `targets`, and whether inputs and targets are
-    "float" or "int32".
+    the classes and how the data were prepared and are read. For tokens, `tokens` is their number, and there are no
+    `class_counts`; for the user's own data sets, `samples` is their number, `targets` the shape of a target, and
+    `dtypes` says whether inputs and targets are "float" or "int32".
     `folder`: the absolute path of the shards, `digest` a checksum of all of them, test parts included."""
 
     kind: str
@@ -52,13 +52,13 @@ class Origin(msgspec.Struct, frozen=True):
         return {"mean": np.array(self.mean), "standard_deviation": np.array(self.standard_deviation)}
 
     def require(self, other: "Origin", path: str, part: str) -> None:
-        """Raise BadInput naming `path`, where it is from, if the part `other` is no input of a network trained on
-        this."""
+        """Raise BadInput if `other`, the part `part` of the data at `path`, cannot be the input of a network trained
+        on this."""
         for found, wanted in self._differences(other):
             raise BadInput(f"{path}: part {part}{found}, the network was trained on {wanted}")
 
     def _differences(self, other: "Origin") -> Iterator[tuple[str, str]]:
-        """What `other` has and what it should have, in words."""
+        """The differences in words: what `other` has, and what it should have."""
         if other.kind != self.kind:
             yield f" holds {other.kind}", self.kind
         if other.shape != self.shape:
@@ -81,8 +81,8 @@ class Origin(msgspec.Struct, frozen=True):
                 yield f": {key} = {found}", wanted
 
     def continued(self, now: "Origin") -> "Origin":
-        """`now`, for a resume with other shards: with the statistics of this, by which all that the network sees is
-        normalised, and with names and preparation of this where `now` lacks them."""
+        """The origin after a resume with the shards of `now`: `now` with this one's statistics, by which the network's
+        inputs stay normalised, and with this one's names and preparation where `now` has none."""
         return replace(
             now,
             mean=self.mean,
@@ -108,7 +108,7 @@ def of_part(path: Path, part: str = "train") -> Origin:
     }
     try:
         folder = str(path.absolute()).encode().decode()
-    except UnicodeEncodeError:  # not in UTF-8, as JSON is: only a relative data.path then leads there
+    except UnicodeEncodeError:  # JSON cannot hold it: without it, only a relative data.path leads there
         folder = None
     return Origin(
         kind,
@@ -129,7 +129,7 @@ def text(origin: Origin) -> str:
 
 
 def read(run: Path) -> Origin | None:
-    """The record in a run folder, None where there is none. Raises BadInput naming the file."""
+    """The origin in a run folder, None where it has no corpus.json. Raises BadInput naming the file."""
     path = run / NAME
     try:
         return msgspec.convert(unsealed_json(read_whole(path)), Origin)

@@ -21,10 +21,10 @@ WHOLE = np.iinfo(np.int32)
 
 
 class OwnPart:
-    """The part `part` of what `name`, the key that the user gave, returned: `samples` of a `form`, with targets in
-    range(`classes`) unless that is 0; arrays are `in_memory`, in `held_bytes` bytes, others are asked for one by one.
+    """The part `part` of the user's data, `given` for it: `samples` of a `form`, with targets in range(`classes`)
+    unless that is 0. Arrays are `in_memory`, in `held_bytes` bytes; samples of data sets are read one by one.
 
-    Raises BadInput naming the key and the sample that cannot be used.
+    Raises BadInput with `name`, where the data are from, and the sample that cannot be used.
     """
 
     kind = DATASET
@@ -54,17 +54,17 @@ class OwnPart:
         self.held_bytes = sum(array.nbytes for array in self._arrays or ())
 
     def hold(self, sharing: Sharing, partly: bool = False) -> None:
-        """Keep arrays once for the processes that share memory, all of them also if `partly`. Collective over them."""
+        """Keep one copy of arrays, complete whatever `partly` says, for all processes of `sharing`. Collective."""
         if self._arrays is not None:
             self._arrays = Batch(*(held_once(array, sharing) for array in self._arrays))
 
     def identity(self) -> str:
-        """A checksum by which ranks compare their copies: of the targets of arrays, of the first sample of others."""
+        """A checksum by which ranks compare their copies: of arrays, targets and first input, else the first sample."""
         compared = self._first if self._arrays is None else (self._arrays.targets, self._first.inputs)
         return xxhash.xxh3_64_hexdigest(b"".join(np.ascontiguousarray(array).tobytes() for array in compared))
 
     def gather(self, indices: Array, out: Batch, place: Place = None) -> Batch:
-        """Fill `out`, the memory of as many samples, with the samples of `indices` int64 [n], in that order.
+        """Fill `out`, which has room for n samples, with those of `indices` int64 [n], in that order; return it.
 
         Raises IndexError for an index outside range(samples), BadInput naming a sample that raises or does not fit.
         """
@@ -94,7 +94,7 @@ class OwnPart:
             room[row] = _converted(array, room.dtype, self._called(index))
 
     def _sample(self, index: int) -> Batch:
-        """A sample as it is given."""
+        """A sample of a data set as arrays, not yet converted to the run's dtypes."""
         with blaming(self._called(index), "cannot be read"):
             item = self._given[index]
         if not isinstance(item, tuple | list) or len(item) != 2:
@@ -105,7 +105,7 @@ class OwnPart:
         return f"{self._name}: sample {index} of part {self.part}"
 
     def _check(self, samples: Batch, indices: Sequence[int] | Array) -> None:
-        """Refuse numbers that are not finite, and targets that are no classes."""
+        """Raise BadInput for numbers that are not finite, and for targets that are not classes."""
         for what, array in zip(Batch._fields, samples, strict=True):
             if array.dtype.kind == "f" and not np.isfinite(array).all():
                 bad = ~np.isfinite(array).reshape(len(array), -1).all(axis=1)
@@ -120,7 +120,7 @@ class OwnPart:
 
 
 def arrays_of(given: object, name: str) -> Batch | None:
-    """The arrays of a part, also those of PyTorch's TensorDataset; None of another data set. Raises BadInput."""
+    """The arrays of a part or of a TensorDataset; None for another data set. Raises BadInput for unusable arrays."""
     given = getattr(given, "tensors", given)
     if not (isinstance(given, tuple | list) and len(given) == 2 and all(hasattr(each, "shape") for each in given)):
         return None
@@ -133,8 +133,8 @@ def arrays_of(given: object, name: str) -> Batch | None:
 
 
 def classes_of(given: object, name: str) -> int:
-    """How many classes a data set says that it has: `classes`, as torchvision's have, its `targets` or those of its
-    arrays; also of the data set that a Subset is of. 0 if it does not."""
+    """The number of classes by a data set's attribute `classes`, as torchvision's have, by its `targets` or by those of
+    its arrays, or by the same of the data set that a Subset was made from. 0 if none of them tells."""
     arrays = arrays_of(given, name)
     while given is not None:
         classes: Any = getattr(given, "classes", None)
@@ -149,7 +149,7 @@ def classes_of(given: object, name: str) -> int:
 
 
 def as_array(value: Any, name: str) -> Array:
-    """What NumPy makes of an array, a tensor, a picture or a number. Raises BadInput naming what it is not."""
+    """An array, a tensor, a picture or a number as a NumPy array of numbers. Raises BadInput for anything else."""
     with blaming(name, "is no array"):
         if hasattr(value, "detach"):
             value = value.detach().cpu()
@@ -162,8 +162,8 @@ def as_array(value: Any, name: str) -> Array:
 
 
 def _converted(array: Array, dtype: np.dtype | str, name: str) -> Array:
-    """The array in the dtype of its samples: of floats this one, of whole numbers int32. Raises BadInput for those that
-    do not fit."""
+    """An array of floats in `dtype`, or float32 if that is for whole numbers; one of whole numbers in int32. Raises
+    BadInput for numbers beyond int32."""
     if array.dtype.kind == "f":
         return np.asarray(array, dtype if np.dtype(dtype).kind == "f" else np.float32)
     if array.size and (int(array.min()) < WHOLE.min or int(array.max()) > WHOLE.max):

@@ -27,7 +27,7 @@ from mpitrain.files import Version, checksum, version_of
 from mpitrain.files.hdf5 import ERRORS, attribute, data_set, has, opened
 from mpitrain.flat import Array
 
-SHARE = 8  # one in this many of the files that a process may open
+SHARE = 8  # of the files that a process may open, one in this many may be a shard
 LEAST, MOST = 4, 4096  # bounds on the number of open shards
 
 
@@ -57,12 +57,12 @@ def most_open() -> int:
 class ShardFile:
     """A shard whose attributes, shapes, targets and offsets have been checked; inputs are read on demand.
 
-    It is opened when it is read, and stays open until close(), or until too many `together` are open and it is the one
-    that was not read for longest. Raises BadInput naming the file.
+    It is opened when it is read, and stays open until close(), or until too many of the shards in `together` are open
+    and it is the least recently read. Raises BadInput naming the file.
 
     `inputs` and `dtype`: shape and type of the data set of inputs. `small`: all other arrays, whole, by name. Two of
-    them have a name of their own here: `targets`, of tokens empty; and `offsets`, where utterances or documents begin,
-    of images None.
+    them are also attributes: `targets`, empty for tokens; and `offsets`, where utterances or documents begin, None for
+    images.
     """
 
     def __init__(self, path: Path, together: "OpenShards | None" = None) -> None:
@@ -79,7 +79,7 @@ class ShardFile:
     def _opened(self) -> h5py.File:
         """The open file. Raises BadInput if it has been replaced by another one since it was checked."""
         self._together.pop(self, None)
-        self._together[self] = None  # the last one
+        self._together[self] = None  # now the last one: the most recently read
         if self._file is None:
             if len(self._together) > most_open():
                 next(iter(self._together)).close()
@@ -171,8 +171,8 @@ OpenShards = WeakKeyDictionary[ShardFile, None]  #: the open ones; the most rece
 
 
 def digest_of(folder: Path) -> str:
-    """A checksum of the arrays of all shards, by the xxh3 that they have; "" if none has. Raises BadInput naming one
-    that cannot be read."""
+    """A checksum of the arrays of all shards, from their attributes xxh3_NAME; "" if there are none. Raises BadInput
+    naming a shard that cannot be read."""
     found = list[str]()
     for path in sorted(folder.glob("*.h5")):
         with naming(path), opened(path) as file:

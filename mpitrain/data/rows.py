@@ -1,5 +1,5 @@
-"""The storage of a corpus's inputs: in memory, in shards that are read on demand, or partly the one and partly the
-other."""
+"""The storage of a corpus's inputs: in memory, in shards that are read on demand, or the first shards in memory and the
+others on demand."""
 
 from collections.abc import Callable, Iterator
 from math import prod
@@ -20,9 +20,9 @@ Span = tuple[int, Array, Array, Array]
 
 
 class Rows:
-    """Rows in shards, of which the first `kept` ones are in memory: one array, of which each process that shares it
-    reads, verifies and changes a part. Of the others, neighbours are read together, so that a chunked order reads
-    almost sequentially. Raises BadInput naming a shard that cannot be read."""
+    """The rows of shards. The first `kept` shards are in memory: one array, of which each process of `sharing` reads,
+    verifies and changes a part. Of the other shards, neighbouring rows are read together, so that a chunked order
+    reads almost sequentially. Raises BadInput naming a shard that cannot be read."""
 
     def __init__(self, files: list[ShardFile], kept: int, sharing: Sharing) -> None:
         self._files = files if kept < len(files) else []
@@ -43,7 +43,7 @@ class Rows:
             begin, stop = max(start, self._own.start), min(end, self._own.stop)
             if begin < stop:
                 file.read_rows(begin - start, stop - start, self._memory[begin:stop])
-            file.close()  # at once: HDF5's buffers serve the next one
+            file.close()  # at once, so that the next file reuses HDF5's buffers
 
     def _verify(self, files: list[ShardFile]) -> None:
         whole = share(len(files), self._sharing.part, self._sharing.parts)

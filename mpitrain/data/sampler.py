@@ -24,9 +24,9 @@ def independent_indices(seed: int, epoch: int, start: int, count: int, samples: 
 def chunked_indices(seed: int, epoch: int, samples: int, loaders: int, chunk: int) -> Array:
     """A permutation of range(samples), int64, read-only, that reads contiguously (EASGD's prefetch).
 
-    Chunks of neighbours come in random order, every `loaders`-th from the same loader; one from each is shuffled
-    together at a time, for one worker. The first chunk begins below the remainder of samples ÷ chunk, at random; what
-    is then outside whole chunks comes last.
+    Chunks of `chunk` neighbours come in random order, every `loaders`-th from the same loader. The samples of each
+    `loaders` successive chunks, one from each loader, are shuffled together. The first chunk begins at random, at most
+    at sample (samples mod chunk); the samples outside whole chunks come last.
     """
     rng = stream(seed, "chunks", epoch)
     whole, left = divmod(samples, chunk)

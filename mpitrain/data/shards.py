@@ -3,9 +3,9 @@
 A shard of kind "frames" holds `features` float32 [frames, dims], `targets` int32 [frames] and `utterances` int64 [n+1],
 the offsets where utterances begin; of kind "images", `images` uint8 [n, h, w, c] and `targets` int32 [n]; of kind
 "tokens", `tokens` uint16 or uint32 [tokens] and `documents` int64 [n+1], the offsets where documents begin. Frames may
-have `speakers` int32 [n], a number for the speaker of each utterance, and `keys` [n], its name in UTF-8; tokens `bytes`
-int64 [n], of the text that each document stands for. Attributes: `format`, `kind`, `classes`, `source`, and if known
-`mean` and `standard_deviation` of each feature or channel.
+have `speakers` int32 [n], a number for each utterance's speaker, and `keys` [n], each utterance's name in UTF-8; tokens
+may have `bytes` int64 [n], the size of each document's text. Attributes: `format`, `kind`, `classes`, `source`, and if
+known `mean` and `standard_deviation` of each feature or channel.
 
 Every data set has fletcher32, HDF5's metadata have checksums (library version 1.10 on), every array has an xxh3 of its
 content (`xxh3_NAME`), and `xxh3` covers the attributes, so that every flipped bit is detected. Shards of other tools
@@ -37,7 +37,7 @@ from mpitrain.flat import Array
 FORMAT = 1
 CHUNK = 1 << 17  # bytes: large enough for speed, small enough that a lone window does not read much
 NAMES, PREPARATION = "class_names", "preparation"
-ROOM = 1 << 20  # bytes by which attributes let a file grow at most
+ROOM = 1 << 20  # most bytes by which a file grows when attributes are set
 PAYS = 0.8  # compress only to at most this fraction of the size, since gzip is slower to read
 
 DIGITS = "[0-9]" * 5
@@ -58,7 +58,7 @@ def require_part(part: object, what: str) -> None:
 
 
 def part_order(part: str) -> tuple[int, str]:
-    """What sorts parts: train, dev, test, test-NAME."""
+    """The key by which parts are sorted: train, dev, test, test-NAME."""
     return ("train", "dev", "test").index(part.split("-")[0]), part
 
 
@@ -70,7 +70,7 @@ def provisional_name(part: str, number: int) -> str:
 def publish(folder: Path, counts: Mapping[str, int], part: str = "*") -> None:
     """Give the shards of complete parts their final names; `counts`: their number in each part.
 
-    What an abandoned script left of `part`, by default of any, is deleted. Raises BadInput naming the folder.
+    Provisional shards that a script left of `part`, by default of any, are deleted. Raises BadInput naming the folder.
     """
     with writing(folder):
         for each, count in counts.items():

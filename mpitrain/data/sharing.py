@@ -1,4 +1,4 @@
-"""What the ranks of a node keep one copy of: the samples that they train on, and the order of an epoch."""
+"""Data of which the ranks of a node keep one copy: the samples that they train on, and the orders of epochs."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,30 +10,30 @@ from numpy.typing import DTypeLike
 
 from mpitrain.flat import Array, share
 
-SLOTS = 2  # orders that are kept: ranks may be in an epoch and in the one after it
+SLOTS = 2  # orders that are kept: some ranks may be in an epoch, others in the next one
 
 
 class Sharing(Protocol):
     """The processes that share memory, of which this is number `part` of `parts`.
 
-    What is written here does for one that shares with nobody.
+    The methods, as they are written here, are those of a process that shares with nobody.
     """
 
     part: int
     parts: int
 
     def array(self, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-        """Memory that all of them address, full of zeros. Collective."""
+        """Memory that all these processes address, full of zeros. Collective."""
         return np.zeros(shape, dtype)
 
     def together(self, action: Callable[[], object]) -> None:
-        """Call `action`, as each of them does, and wait for the others. Raises BadInput in all where one raises it.
-        Collective."""
+        """Call `action` in every process, and wait until all have returned from it. Raises BadInput in all processes
+        if it is raised in one. Collective."""
         action()
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """A context that no other process is in; False where one has not left it in time."""
+        """A context that one process at a time is in; gives False if another one has not left it in time."""
         yield True
 
 
@@ -47,7 +47,7 @@ ALONE = Alone()
 
 
 def held_once(array: Array, sharing: Sharing) -> Array:
-    """The array, which all of them have, in memory that they share; each copies a part. Collective."""
+    """The array, which every process has, as one copy in shared memory; each copies a part. Collective."""
     if sharing is ALONE:
         return array
     common, part = sharing.array(array.shape, array.dtype), share(len(array), sharing.part, sharing.parts)
@@ -60,12 +60,12 @@ class Orders:
     """The orders of epochs, which `order` gives: a permutation of range(samples) for the number of an epoch.
 
     The first process to ask for an epoch's order makes it for all. An order that a later epoch's has overwritten, or
-    whose maker did not finish, is made again here.
+    whose maker did not finish, is made again by each process for itself.
     """
 
     def __init__(self, samples: int, order: Callable[[int], Array], sharing: Sharing = ALONE) -> None:
         self._order, self._sharing, self._own = order, sharing, lru_cache(maxsize=SLOTS)(order)
-        self._there = sharing.array((SLOTS,), np.int64)  # the number of each one's epoch, from 1 on; 0 while it is made
+        self._there = sharing.array((SLOTS,), np.int64)  # each order's epoch, plus 1; 0 while it is made
         self._orders = sharing.array((SLOTS, samples), np.uint32 if samples < 1 << 32 else np.int64)
         self._shares = True
 

@@ -135,7 +135,7 @@ def _validate_documents(path: Path, tokens: int, offsets: Array, nbytes: Array |
 
 
 def usable(features: Array) -> Array:
-    """Which of the features are finite, and have a mean and a standard deviation that can normalise them."""
+    """For each feature, whether it is finite and so small that its mean and standard deviation can normalise it."""
     return np.abs(features) <= GREATEST
 
 

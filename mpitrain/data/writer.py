@@ -35,7 +35,7 @@ class ShardWriter:
     document may be longer.
 
     `attributes` are those of every shard. A part "train" of frames or images also gets its mean and standard deviation,
-    of images the covariance, too, unless `attributes` have some of these. Shards of this part that have their final
+    of images the covariance, too, unless `attributes` hold any of these. Shards of this part that have their final
     names already are kept as they are if they hold what is added. Raises BadInput naming one with other attributes;
     `add` and `finish` raise it naming one with other samples.
     """
@@ -54,7 +54,7 @@ class ShardWriter:
                 for name, value in {**self._attributes, "kind": kind}.items():
                     if not np.array_equal(np.asarray(file.attributes.get(name)), value):
                         raise _complete_with(f"another {name}", path)
-                self._measures &= "mean" in file.attributes  # else the others would differ from it
+                self._measures &= "mean" in file.attributes  # else only the new shards would have statistics
 
     def add(
         self, inputs: Array, targets: Array | None = None, speaker: int | None = None, key: str | None = None
@@ -63,8 +63,8 @@ class ShardWriter:
         document (tokens uint16 or uint32 [n]), which has none.
 
         `speaker` is the number of an utterance's speaker, `key` the utterance's name, which `predict` writes with its
-        posteriors. Each is given for all utterances of a part or for none. Raises BadInput if given for images, and
-        for targets of another number. The arrays are copied, so that their memory may be filled anew.
+        posteriors. Each is given for all utterances of a part or for none. Raises BadInput if given for images or
+        documents, and for a wrong number of targets. The arrays are copied, so that their memory may be filled anew.
         """
         if self._kind != "frames" and (speaker, key) != (None, None):
             raise BadInput(f"{self._folder}: part {self._part}: {self._kind} have no speakers or keys")
