@@ -38,7 +38,7 @@ class BadInput(ValueError):
 
     @classmethod
     def known(cls, line: str, spoken_here: bool) -> "BadInput":
-        """An error that all ranks raise, and that those with `spoken_here` print."""
+        """An error that all ranks raise, and that ranks with `spoken_here` print."""
         error = cls(line)
         error.agreed, error.spoken_here = True, spoken_here
         return error

@@ -26,7 +26,7 @@ LOCAL_RANK = (
 )
 
 SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many ranks there are: Open MPI, MPICH and Intel MPI
-#: How many threads a rank has: a job's cores for each task, else what the user lets OpenBLAS, or any library, start.
+#: How many threads a rank has: Slurm's cores per task, else the user's limit for OpenBLAS, else that for any library.
 THREADS = ("SLURM_CPUS_PER_TASK", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 #: Where Linux shows the control groups, by which Slurm, Docker and Kubernetes limit what processes may use, and the
 #: file that names those of this process.
@@ -110,7 +110,7 @@ def first_deadline(words: Sequence[str]) -> float:
 
 def stopped_ranks() -> dict[int, int]:
     """The ranks that this process's launcher has started on this node and that are stopped, as by SIGSTOP, each with
-    the number of its process."""
+    its process id."""
     found: dict[int, int] = {}
     for process in os.listdir("/proc"):
         with suppress(OSError, ValueError):  # it has ended, or is not a process

@@ -16,7 +16,7 @@ from mpitrain.data.shards import class_names, folder_parts
 from mpitrain.errors import BadInput, printable
 from mpitrain.flat import Array
 
-LISTED = 20  # classes that are named
+LISTED = 20  # most classes that a line names
 
 
 def run(options: argparse.Namespace) -> int:

@@ -82,7 +82,7 @@ class Corpus:
         self._context, self._normalise, self._filling = _both_sides(context), normalise, Lock()
         self._threads, self._pool = threads, ThreadPoolExecutor(threads, "pixels")
         nbytes = np.cumsum([file.inputs_bytes for file in files])
-        self._fitting = int(np.searchsorted(nbytes, memory_limit, "right"))  # how many of the shards
+        self._fitting = int(np.searchsorted(nbytes, memory_limit, "right"))  # how many shards the limit allows
         self.in_memory = self._fitting == len(files)
         self.held_bytes = int(nbytes[-1]) if self.in_memory else 0
         if self.kind == "images":

@@ -14,7 +14,7 @@ from mpitrain.flat import Array
 
 ROUNDED = 1e-14  # of a mean's square: a variance up to this may be a constant's, by rounding of float32 and of sums
 AT_A_TIME = 1 << 21  # values converted to float64 at a time
-COLOURS = 4  # up to this many channels, all products are summed; more are features, for which only squares are
+COLOURS = 4  # up to this many channels, all products are summed; more are features, whose squares alone are summed
 NORMALISING = ("mean", "standard_deviation")
 STATISTICS = (*NORMALISING, "covariance")
 UNNORMALISED = "the shards have no mean and standard_deviation (docs/shards.md)"
@@ -24,7 +24,7 @@ MOMENTS = ("moments_count", "moments_sum", "moments_products")
 def group_statistics(
     pieces: Iterable[tuple[int, Array]], offsets: Array, groups: Array, dims: int
 ) -> tuple[Array, Array]:
-    """Mean and 1 ÷ standard deviation float32 [groups, dims], over all `pieces`: number of the first frame, and rows.
+    """Mean and 1 ÷ standard deviation float32 [groups, dims], over `pieces`: the number of the first frame, and rows.
 
     `groups` [utterances]: the group of each utterance; `offsets`: where utterances begin.
     """

@@ -25,7 +25,7 @@ class Origin(msgspec.Struct, frozen=True):
     """The training part: the `shape` of a sample in the shards ([dims] of frames, [h, w, c] of images), the number of
     samples of each class, the mean and standard deviation for normalisation if it has them, and, if known, the names of
     the classes and how the data were prepared and are read. For tokens, `tokens` is their number, and there are no
-    `class_counts`; for the user's own data sets, `samples` is their number, `targets` the shape of a target, and
+    `class_counts`; for the user's own data sets, `samples` counts samples, `targets` is the shape of a target, and
     `dtypes` says whether inputs and targets are "float" or "int32".
     `folder`: the absolute path of the shards, `digest` a checksum of all of them, test parts included."""
 

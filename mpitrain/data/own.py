@@ -59,7 +59,7 @@ class OwnPart:
             self._arrays = Batch(*(held_once(array, sharing) for array in self._arrays))
 
     def identity(self) -> str:
-        """A checksum by which ranks compare their copies: of arrays, targets and first input, else the first sample."""
+        """A checksum by which ranks compare their copies: of all targets and the first input, or the first sample."""
         compared = self._first if self._arrays is None else (self._arrays.targets, self._first.inputs)
         return xxhash.xxh3_64_hexdigest(b"".join(np.ascontiguousarray(array).tobytes() for array in compared))
 
@@ -133,8 +133,8 @@ def arrays_of(given: object, name: str) -> Batch | None:
 
 
 def classes_of(given: object, name: str) -> int:
-    """The number of classes by a data set's attribute `classes`, as torchvision's have, by its `targets` or by those of
-    its arrays, or by the same of the data set that a Subset was made from. 0 if none of them tells."""
+    """The number of classes of a data set: by its `classes`, which torchvision's have, by its `targets` or by those of
+    its arrays; for a Subset, also by those of the data set from which it was made. 0 if that is not known."""
     arrays = arrays_of(given, name)
     while given is not None:
         classes: Any = getattr(given, "classes", None)
@@ -162,8 +162,8 @@ def as_array(value: Any, name: str) -> Array:
 
 
 def _converted(array: Array, dtype: np.dtype | str, name: str) -> Array:
-    """An array of floats in `dtype`, or float32 if that is for whole numbers; one of whole numbers in int32. Raises
-    BadInput for numbers beyond int32."""
+    """An array of floats in `dtype`, or in float32 if `dtype` is not for floats; an array of whole numbers in int32.
+    Raises BadInput for numbers beyond int32."""
     if array.dtype.kind == "f":
         return np.asarray(array, dtype if np.dtype(dtype).kind == "f" else np.float32)
     if array.size and (int(array.min()) < WHOLE.min or int(array.max()) > WHOLE.max):

@@ -38,7 +38,7 @@ class Sharing(Protocol):
 
 
 class Alone(Sharing):
-    """A process that shares its data with nobody, or whose callers agree on what it raises."""
+    """A process that shares its data with nobody. What it raises, its callers have to make known to other ranks."""
 
     part, parts = 0, 1
 

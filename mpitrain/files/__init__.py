@@ -87,7 +87,7 @@ def make_numbered(folder: Path, mode: int = 0o777, parents: bool = False) -> Pat
                 new.mkdir(mode, parents)
                 break
             except FileExistsError:
-                if not os.path.lexists(new):  # not the folder exists, but something in the place of its parent
+                if not os.path.lexists(new):  # what exists is no folder, in the place of a parent
                     raise
         new = folder.with_name(f"{folder.name}-{number}")
     return new

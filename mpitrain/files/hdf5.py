@@ -17,7 +17,7 @@ from mpitrain.files import regular_status
 ERRORS = (OSError, KeyError, ValueError, TypeError, RuntimeError, MemoryError)
 EXPANSION = 1032  # deflate expands one byte to at most this many
 LARGEST_CHUNK = 1 << 28  # bytes: HDF5 holds a whole chunk in memory
-#: Bytes of each data set's chunk cache: h5py's largest chunk. The default, 8 MiB, would be 8 GB for 1000 shards.
+#: Bytes of each data set's chunk cache: the largest chunk that h5py chooses. By default 8 MiB, 8 GB for 1000 shards.
 CACHE = 1 << 20
 HOPS = 16  # most soft links to follow to a data set
 DEPTH, MOST = 32, 1 << 20  # most levels of groups, and most links in a file

@@ -38,7 +38,7 @@ class FileArrays(NamedTuple):
 
 @contextmanager
 def opened(path: Path) -> Iterator[FileArrays]:
-    """The arrays of a file, those in groups of HDF5 as group/name. Raises BadInput naming the file."""
+    """Context that gives a file's arrays, those in groups of HDF5 as group/name. Raises BadInput naming the file."""
     with naming(f"{path}: cannot be read", Exception):
         version = version_of(regular_status(path))
         with path.open("rb") as file:

@@ -2,7 +2,7 @@
 
 A folder below SOURCE holds the fonts of one maker, such as those of one Debian package, so that no family of the test
 part was trained on. The classes are the 47 of EMNIST's balanced set (Cohen et al. 2017, arXiv:1702.05373), without
-small letters that look like their capitals. Size, slant, place, contrast and noise are drawn for each image.
+small letters that look like their capitals. Size, slant, place, contrast and noise of each image are random.
 """
 
 import argparse
@@ -31,7 +31,7 @@ Font = Any  #: Pillow's FreeTypeFont
 
 
 class GlyphChunk(NamedTuple):
-    """Images `start` to `stop` of `samples` in a part."""
+    """Images `start` to `stop` of the `samples` images of a part."""
 
     part: str
     start: int

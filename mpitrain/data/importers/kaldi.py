@@ -125,7 +125,7 @@ def _utterances(
 
 
 def _files(chunk: Chunk[StoredUtterance]) -> list[Path]:
-    """The archives."""
+    """The archives that hold the utterances of a shard."""
     found = {place.path for utterance in chunk.utterances for place in utterance.where if place is not None}
     return [Path(path) for path in sorted(found)]
 

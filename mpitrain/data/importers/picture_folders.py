@@ -21,7 +21,7 @@ from mpitrain.start import Subparsers, option
 
 PARTS = {"train": "train", "val": "dev", "valid": "dev", "validation": "dev", "dev": "dev", "test": "test"}
 
-NAMED = 5  # files that a note names
+NAMED = 5  # most files that a note names
 
 
 class Look(NamedTuple):

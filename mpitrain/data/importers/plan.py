@@ -3,7 +3,7 @@
 Worker processes load this module; nothing in it depends on other processes or ranks.
 
 A source is identified by digests of all bytes of its files. Names, sizes and times do not suffice: an older file of the
-same size may replace a file, or its time is set back, and a copy of the same file has another time.
+same size may replace a file, its time may be set back, and a copy of the same file has another time.
 Reading everything once costs less than an import, which reads it too.
 """
 

@@ -36,7 +36,7 @@ Parts: TypeAlias = dict[str, Utterances[Where]]  #: the utterances of each part
 
 @dataclass(frozen=True)
 class Chunk(Generic[Where]):
-    """The utterances of a shard, and the number of each one's speaker within the part."""
+    """The utterances of a shard, and the number of each one's speaker within the part; () if not all are known."""
 
     utterances: tuple[ImportedUtterance[Where], ...]
     speakers: tuple[int, ...]

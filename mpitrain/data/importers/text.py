@@ -110,7 +110,7 @@ def _divided(documents: list[TextPiece], shares: dict[str, float]) -> dict[str, 
 
 
 def _chunks(pieces: list[TextPiece]) -> Iterator[list[TextPiece]]:
-    """The shards of a part."""
+    """Divide the pieces of a part into shards of about equal size."""
     total = sum(piece.stop - piece.start for piece in pieces)
     room = size = max(min(max(total // PIECES, SMALLEST // 2), LARGEST // 2), 1)
     chunk: list[TextPiece] = []
@@ -131,7 +131,7 @@ def _chunks(pieces: list[TextPiece]) -> Iterator[list[TextPiece]]:
 
 
 def _cut(path: str, place: int) -> int:
-    """Where to cut a file, at byte number `place` or soon after it: at the first of CUTS that is there."""
+    """Where to cut a file, at byte number `place` or at most LINE after it: at the first of CUTS that is found."""
     ahead = read_at(path, place, LINE)
     return place + next(found.end() for cut in CUTS if (found := cut.search(ahead)))
 
