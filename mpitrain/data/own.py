@@ -134,7 +134,7 @@ def arrays_of(given: object, name: str) -> Batch | None:
 
 def classes_of(given: object, name: str) -> int:
     """The number of classes of a data set: by its `classes`, which torchvision's have, by its `targets` or by those of
-    its arrays; for a Subset, also by those of the data set from which it was made. 0 if that is not known."""
+    its arrays; for a Subset, by `classes` or `targets` of the data set from which it was made. 0 if not known."""
     arrays = arrays_of(given, name)
     while given is not None:
         classes: Any = getattr(given, "classes", None)
