@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> int:
 def _is_misspelled(word: str) -> bool:
     """Whether a first word that is not a command cannot be a configuration file either."""
     path = Path(word)
-    return not (word.startswith("-") or path.suffix or path.name != word or path.exists())
+    return not (word.startswith("-") or path.suffix or path.name != word or os.path.exists(path))
 
 
 def _refuse(fault: str) -> int:

@@ -277,9 +277,9 @@ def _beyond(table: Record, usual: Record) -> Record:
 
 def read_toml(path: Path) -> Record:
     """The content of a TOML file. Raises BadInput naming the file."""
-    if path.is_dir():
-        raise BadInput(f"{path}: a folder, not a configuration file; --resume {path} continues a run")
     with naming(path), naming(f"{path}: not TOML", ValueError):
+        if path.is_dir():
+            raise BadInput(f"{path}: a folder, not a configuration file; --resume {path} continues a run")
         return parse_toml(path, path.read_text(encoding="utf-8"))
 
 

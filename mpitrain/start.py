@@ -86,7 +86,7 @@ def announce(version: str, overrides: Sequence[str], places: Sequence[Path | Non
 
 def _is_quiet(overrides: Sequence[str], places: Iterable[Path]) -> bool:
     told: list[object] = []
-    for file in filter(Path.is_file, (each / "config.toml" if each.is_dir() else each for each in places)):
+    for file in filter(os.path.isfile, (each / "config.toml" if os.path.isdir(each) else each for each in places)):
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):  # reported when the file is loaded
             told.append(tomllib.loads(file.read_text(encoding="utf-8"))["run"]["progress"])
     words = (word.partition("=") for word in overrides)
@@ -148,7 +148,7 @@ def users_cache(name: str) -> Path:
 
 def _writable(folder: Path) -> bool:
     """Whether files can be created in the folder, which is created first if necessary."""
-    while not folder.exists():
+    while not os.path.exists(folder):  # unlike Path.exists, also below a folder that may not be searched
         folder = folder.parent
     return os.access(folder, os.W_OK | os.X_OK)
 

@@ -200,7 +200,7 @@ print(os.environ["NUMBA_CACHE_DIR"])
 """
 
 
-@pytest.mark.parametrize("given", [None, "/proc/1/cache"])
+@pytest.mark.parametrize("given", [None, "/proc/1/cache", f"/{'x' * 300}/cache"])  # the last cannot be looked at
 @pytest.mark.parametrize("words", [[], ["no temporary folder"]])
 def test_a_program_has_a_folder_for_compiled_loops(given: str | None, words: list[str], tmp_path: Path) -> None:
     """As the command line has: where Numba cannot write, it fails at the first loop that it is to keep."""

@@ -134,13 +134,13 @@ def arrays_of(given: object, name: str) -> Batch | None:
 
 def classes_of(given: object, name: str) -> int:
     """The number of classes of a data set: by its `classes`, which torchvision's have, by its `targets` or by those of
-    its arrays; for a Subset, by `classes` or `targets` of the data set from which it was made. 0 if not known."""
-    arrays = arrays_of(given, name)
+    its arrays; for a Subset, by those of the data set from which it was made. 0 if not known."""
     while given is not None:
         classes: Any = getattr(given, "classes", None)
         if isinstance(classes, int) or hasattr(classes, "__len__"):
             return classes if isinstance(classes, int) else len(classes)
-        targets = arrays.targets if arrays is not None else getattr(given, "targets", None)
+        arrays = arrays_of(given, name)
+        targets = getattr(given, "targets", None) if arrays is None else arrays.targets
         if targets is not None:
             told = as_array(targets, name)
             return int(told.max()) + 1 if told.size and told.dtype.kind in "iub" and told.min() >= 0 else 0

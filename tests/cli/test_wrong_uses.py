@@ -81,6 +81,8 @@ COMMANDS = {
     "train jobs --config net.toml": "unrecognized arguments: --config",
     "Train": "Train: neither a command nor a configuration file; the nearest known is train",
     "help": "help: neither a command nor a configuration file; known: train, ",
+    "x" * 300: "neither a command nor a configuration file; known: train, ",
+    f"train {'x' * 300}.toml": ".toml: File name too long",
     "describe --classes 0 --input 8x8": "0 classes (--classes): a network of layers needs at least one",
     "compare easgd --target-error 5": "--target-error 5: expected numbers like 0.05,0.02, each once",
     "compare easgd --target-error 5%": "--target-error 5%: expected numbers like 0.05,0.02, each once",

@@ -140,6 +140,8 @@ def test_how_many_classes_there_are() -> None:
     assert classes_of(told, "x") == 5
     assert classes_of((np.zeros((2, 3)), np.array([6, 0])), "x") == 7
     assert classes_of((np.zeros((2, 3)), np.array([0.5, 1])), "x") == 0
+    named.classes, named.tensors = None, (np.zeros((2, 3)), np.array([6, 0]))  # type: ignore[attr-defined]
+    assert classes_of(subset, "x") == 7  # of a TensorDataset, as random_split makes it
     assert classes_of(Listed((1.0, 1)), "x") == 0
 
 
