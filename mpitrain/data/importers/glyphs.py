@@ -24,7 +24,7 @@ PARTS = ("train", "dev", "test")
 SHARES = {"dev": 0.1, "test": 0.2}  # of the folders; of images, dev gets half as many as test
 SIDE, EM, PAPER = 24, 26, 52  # pixels of an image, of a letter's em, and of what it is drawn on
 SCALES, SLANT, SHIFT = (0.6, 1.0), 0.3, 2.0  # factors of the em; tangent at most; pixels at most
-CONTRAST, NOISE = (80, 255), 24.0  # grey levels between letter and ground; standard deviation
+CONTRAST, NOISE = 80, 24.0  # least grey levels between letter and ground; standard deviation of the noise
 
 Families = list[tuple[str, ...]]  #: the font files of each family
 Font = Any  #: Pillow's FreeTypeFont
@@ -114,8 +114,8 @@ def _shard(folder: Path, families: dict[str, Families], seed: int, chunk: GlyphC
     for image, target, number in zip(images, targets, chosen, strict=True):
         path = folder / own[number][rng.integers(len(own[number]))]
         image[:] = _drawn(_font(path), CHARACTERS[target], rng)
-    paper = rng.uniform(0, 255 - CONTRAST[0], (count, 1, 1))
-    images *= rng.uniform(CONTRAST[0], 255 - paper) / 255
+    paper = rng.uniform(0, 255 - CONTRAST, (count, 1, 1))
+    images *= rng.uniform(CONTRAST, 255 - paper) / 255
     images += paper + rng.normal(0, NOISE, images.shape)
     return {"images": np.clip(np.rint(images), 0, 255).astype(np.uint8)[..., None], "targets": targets}
 
