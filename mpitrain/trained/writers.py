@@ -50,7 +50,7 @@ Write = Callable[[Array], None]  # the next rows float32 [n, classes], any numbe
 
 @contextmanager
 def open_writer(path: Path, content: Content) -> Iterator[Write]:
-    """What writes rows in the format of the file name's extension. The file exists only after the block has ended.
+    """Gives a function that writes rows in the format of the file's extension. The file exists only after the block.
 
     Raises BadInput naming the file: an unknown extension, a full disk, a missing library.
     """
