@@ -19,7 +19,7 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.links import Link, link, pairs
 from mpitrain.sampling.batch import Batch
 
-#: What is measured with: the network of Strom 2015, 14.6 million weights, on a minibatch of 64.
+#: The network of which a gradient and a sum are measured: that of Strom 2015, 14.6 million weights, minibatch 64.
 NETWORK, INPUT, CLASSES, MINIBATCH = "strom2015-dnn", (17, 20), 3000, 64
 WRITTEN, READ = 64 << 20, 256 << 20  # bytes
 SLOW = 50e6  # bytes per second of storage
@@ -27,7 +27,7 @@ SLOW = 50e6  # bytes per second of storage
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured. None: there is no such thing here, or it was not asked for."""
+    """What was measured. None: not present on these ranks, or not asked for."""
 
     ranks: int
     nodes: int
@@ -37,7 +37,7 @@ class Found:
     passive: bool  # whether one-sided reads are served while their target computes
     gradient: float  # seconds, of the slowest rank
     vector: int  # bytes of the network
-    sum: float  # seconds to sum such a vector over all ranks
+    sum: float  # seconds to sum a vector of that size over all ranks
     within: Link | None = None
     between: Link | None = None
     write: float | None = None  # bytes per second
@@ -80,7 +80,7 @@ def advice(found: Found) -> list[str]:
 
 
 def _of_exchange(found: Found) -> list[str]:
-    """Whether a network of this size is worth its messages. A centre's link carries the vectors of all workers."""
+    """What to train a network of this size by, given the links. A centre's link carries the vectors of all workers."""
     link = found.between if found.nodes > 1 else found.within
     if link is None:
         return []
@@ -134,7 +134,7 @@ def _slowest(transport: Transport, seconds: float) -> float:
 
 
 def _gradient(vector: Array) -> float:
-    """Seconds of one, the fastest after the first."""
+    """Seconds of a gradient: the fastest of three, after a first one that is not counted."""
     network = build(NETWORK, INPUT, CLASSES)
     batch = Batch(np.zeros((MINIBATCH, *INPUT), np.float32), np.zeros(MINIBATCH, np.int32))
     theta, out = network.initial(1), np.empty_like(vector)
@@ -171,7 +171,7 @@ def _write(folder: Path) -> float:
 
 
 def _read(folder: Path) -> float:
-    """Bytes per second of the first shards, past the page cache."""
+    """Bytes per second at which the first shards are read, past the page cache."""
     taken, began = 0, time.perf_counter()
     with naming(f"--data: {folder}"):
         for path in sorted(folder.glob("*.h5")):

@@ -120,7 +120,7 @@ def _settings(layer: AnyLayer) -> str:
 
 
 def _inputs(config: Config) -> tuple[SampleForm, int]:
-    """Form of a sample and number of classes: the data's, or without data those a preset is made for."""
+    """Form of a sample and number of classes: those of the data or, without data, those that a preset is made for."""
     if not (config.data.path or config.data.import_) and config.model.preset in presets.PRESETS:
         known = presets.PRESETS[config.model.preset]
         return SampleForm(known.inputs), known.classes
