@@ -42,8 +42,8 @@ class Kernels(Launcher):
         greatest: int = 1,
         quantum: float = 0.0,
     ) -> None:
-        """Emit words for the elements that exceed the threshold, with their levels if that is an array;
-        `result` uint32 [2] ← (their number, first non-finite index)."""
+        """residual += scale·gradient; words uint32 [n] ← the elements that exceed the threshold, which is subtracted
+        from them (levels: how often); `result` uint32 [2] ← (number of words, first non-finite index or 2³² − 1)."""
         shapes = residual.shape, gradient.shape, words.shape, words.shape if levels is None else levels.shape
         if len(set(shapes)) > 1 or residual.size > 1 << 31:
             raise ValueError(f"residual, gradient, words, levels of shapes {shapes}")
@@ -51,7 +51,7 @@ class Kernels(Launcher):
         if not residual.size:
             result[:1].fill(0)
             return
-        if limit < inf:  # which would make a number of an infinite residual: it exceeds the largest, and is reported
+        if limit < inf:  # clipping would hide an infinite residual: it must exceed the threshold, to be reported
             threshold = min(threshold, float(np.finfo(residual.dtype).max))
         tiles = -(-residual.size // TILE)
         progress = self.xp.zeros(tiles + 1, np.uint64)
@@ -70,8 +70,8 @@ class Kernels(Launcher):
     def apply(
         self, words: Array, step: int, counts: Array, weights: Array, failed: Array, levels: Array | None = None
     ) -> None:
-        """Apply received words to counts and weights, unless a count would leave its range; `failed` then says
-        which."""
+        """Apply received words to counts int32 and weights, unless a count would leave its range: `failed` uint32 [1]
+        then gets the smallest such index."""
         if counts.shape != weights.shape:
             raise ValueError(f"counts {counts.shape}, weights {weights.shape}")
         dtype, units = weights.dtype, np.int32(step)
@@ -128,7 +128,7 @@ class Kernels(Launcher):
         self._rows("softmax_loss", z, targets, losses)
 
     def softmax_gradient(self, z: Array, targets: Array, losses: Array) -> None:
-        """The same, and z ← ∂(mean loss)/∂z."""
+        """As `softmax_loss`, and z ← ∂(mean loss)/∂z."""
         self._rows("softmax_gradient", z, targets, losses)
 
     def logistic_loss(self, z: Array, targets: Array, losses: Array) -> None:
@@ -136,7 +136,7 @@ class Kernels(Launcher):
         self._rows("logistic_loss", z, targets, losses)
 
     def logistic_gradient(self, z: Array, targets: Array, losses: Array) -> None:
-        """The same, and z ← ∂(mean loss)/∂z."""
+        """As `logistic_loss`, and z ← ∂(mean loss)/∂z."""
         self._rows("logistic_gradient", z, targets, losses)
 
     def _rows(self, kernel: str, z: Array, targets: Array, losses: Array) -> None:
