@@ -13,7 +13,7 @@ from mpitrain.algorithms.optimizers.adamw import factors
 from mpitrain.flat import Array
 from mpitrain.kernels.launcher import THREADS, Launcher
 
-#: As in residual.cu, normalisation.cu, columns.cu.
+#: Constants as in residual.cu (TILE), normalisation.cu (HALF_MAX) and columns.cu (WIDTH, HEIGHT).
 TILE, HALF_MAX, WIDTH, HEIGHT = 4096, 32, 32, 8
 #: Rows of a matrix that one block adds up, and the most blocks that a grid has in its second dimension.
 CHUNK, GRID_Y = 512, 65535
@@ -22,7 +22,7 @@ ROWS = 8
 
 
 class Kernels(Launcher):
-    """The functions for one device. A `Workspace` finds those of layers by their names."""
+    """The kernels of one device, as functions. A `Workspace` finds those of layers by their names."""
 
     LRN_HALF_MAX = HALF_MAX
 

@@ -29,7 +29,7 @@ def nodes_of(hosts: str) -> Nodes:
     listed, tasks = (os.environ.get(name, "") for name in ("SLURM_JOB_NODELIST", "SLURM_TASKS_PER_NODE"))
     if not listed or "SLURM_HET_SIZE" in os.environ:  # components of heterogeneous jobs differ in their nodes
         return {}
-    # as in 4(x2),3
+    # "4(x2),3" means 4 tasks on each of two nodes, and 3 on the next
     counts = [int(each) for each, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", tasks) for _ in range(int(times or 1))]
     names = told_by(["scontrol", "show", "hostnames", listed])[0].split()
     return dict(zip(names, counts, strict=True)) if len(names) == len(counts) > 1 else {}

@@ -148,7 +148,7 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
 
 
 def _witness(transport: Transport, config: Config, options: TrainOptions, folder: Path | None) -> Witness | None:
-    """The witness of a training in this run folder, which the first rank knows. Collective; raises BadInput."""
+    """What records or replays the order of events, if wanted; only the first rank has a `folder`. Collective."""
     if transport.runtime.witness is not None or not config.run.record_order or options.resume:
         return transport.runtime.witness
     by = f"mpitrain {__version__}, NumPy {np.__version__}, {library()}, {platform.machine()}"  # what bits may depend on

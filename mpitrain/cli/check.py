@@ -32,12 +32,12 @@ class Found:
     ranks: int
     nodes: int
     ranks_a_node: int  # of the fullest node
-    cores: int  # of the poorest node
+    cores: int  # of the node that has the fewest
     threads: int  # of each rank
     passive: bool  # whether one-sided reads are served while their target computes
     gradient: float  # seconds, of the slowest rank
     vector: int  # bytes of the network
-    sum: float  # seconds to sum a vector of that size over all ranks
+    sum: float  # seconds to sum a vector of `vector` bytes over all ranks
     within: Link | None = None
     between: Link | None = None
     write: float | None = None  # bytes per second
@@ -103,7 +103,7 @@ def _of_exchange(found: Found) -> list[str]:
 
 
 def measure(transport: Transport, threads: int, passive: bool, data: Path | None, out: Path | None) -> Found:
-    """Measure. Collective. Raises BadInput for a folder that cannot be read or written."""
+    """Measure; storage only in the folders `data` and `out`, if given. Collective. Raises BadInput naming a folder."""
     within, between = pairs(transport.node_leaders)
     cores = transport.gather_texts(str(transport.node_cores), "the nodes' cores")
     vector = np.zeros(build(NETWORK, INPUT, CLASSES).layout.size, np.float32)

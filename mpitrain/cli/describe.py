@@ -72,7 +72,7 @@ def _step_times(config: Config, form: SampleForm, classes: int) -> Iterator[str]
 
 
 def _module(model: Any, config: Config) -> tuple[Table, list[str]]:
-    """A row for each parameter of a module, which has been examined; lines about its memory and a trial."""
+    """A row for each parameter of a module; lines about its memory, and about a trial with random numbers."""
     theta = model.initial(config.initial_seed, config.training.dtype)
     gradient, kept = np.empty_like(theta), buffered(model)
     batch = model.form.drawn(2, theta.dtype, model.classes, stream(0, "examination"))

@@ -114,7 +114,7 @@ def _data(runs: list[StoredRun], shown: list[Plot]) -> str:
 
 
 def _resumes(run: StoredRun) -> list[Record]:
-    """Where the run was resumed, or started again after the loss of a rank, and then what was `lost`."""
+    """Where (`seconds`, `samples`) the run was resumed or, after a loss of ranks, restarted; `lost`: what was lost."""
     found, lost = list[Record](), ""
     for record in run.events("restart", "start"):
         if record["event"] == "restart":

@@ -1,4 +1,4 @@
-"""Read the records and the summary of a run, which may be anybody's: every value is checked before a report uses it."""
+"""Read the records and summary of a run, which may come from anybody: each value is checked before a report uses it."""
 
 import json
 import sys

@@ -75,7 +75,7 @@ class StoredRun:
 
     @property
     def progress(self) -> str:
-        """How much of the training a running run has done, and how long it will take, by its speed since its start."""
+        """How much of the training is done, and how long the rest will take at the speed of the current session."""
         epochs, session = finite(self.config, "training.epochs"), self.sessions[-1]
         total, done = (epochs or 0.0) * self.samples_of_epoch, session.ended - session.began
         if not total or done <= 0:
@@ -90,7 +90,7 @@ def read_runs(folders: list[Path]) -> list[StoredRun]:
     for place, folder in enumerate(where):
         if folder in where[:place]:
             raise BadInput(f"{folders[place]}: given twice")
-    depth = 1  # of the names: as many of the last path components as distinguish all folders
+    depth = 1  # how many of the last components of its path name a run: as many as distinguish all folders
     while len({folder.parts[-depth:] for folder in where}) < len(where):
         depth += 1
     return [read_run(folder, "/".join(there.parts[-depth:])) for folder, there in zip(folders, where, strict=True)]

@@ -27,7 +27,7 @@ from mpitrain.sampling.batch import Batch
 from mpitrain.trained.model import TrainedModel, opened
 from mpitrain.training.parts import Part, epoch_of, held_out
 
-BLOCKS = 1000  # of a part, or as many as it has samples
+BLOCKS = 1000  # blocks of a part, or fewer if it has fewer samples
 
 
 def evaluate(options: argparse.Namespace) -> int:

@@ -66,7 +66,7 @@ def _require_apart(out: Path, folder: Path) -> None:
 def content(model: TrainedModel, corpus: Corpus, options: argparse.Namespace) -> Content:
     """The content of the file in addition to the rows."""
     offsets = np.arange(corpus.samples + 1) if corpus.utterances is None else corpus.utterances
-    # unnamed utterances by their numbers, in alphabetical order
+    # utterances without names get numbers of equal length, which sort as text
     keys = corpus.keys or [f"{corpus.part}-{number:07d}" for number in range(len(offsets) - 1)]
     data = printable(str(Path(options.data)))
     about = {**model.described(), "data": data, "part": corpus.part, "output": options.output}

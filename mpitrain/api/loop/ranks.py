@@ -209,7 +209,7 @@ class Ranks:
     ) -> Literal[False]:
         try:
             self._attendance.__enter__()  # from now on the rank calls MPI itself
-        except (Overdue, TrainingFailed, WireError) as met:  # by the thread that called MPI for the user's code
+        except (Overdue, TrainingFailed, WireError) as met:  # by the thread that called MPI while the user's code ran
             error = met
         if error is not None:
             self._fail(error)

@@ -22,7 +22,7 @@ Json = object
 
 
 def kept(flat: FlatModule, arrays: dict[str, Array]) -> UserNumbers:
-    """This rank's state of the user's, its tensors in `arrays`. Raises BadInput naming what a save cannot hold."""
+    """This rank's user state for a save; tensors go into `arrays`. Raises BadInput naming what a save cannot hold."""
     return UserNumbers(
         kind=type(flat.optimizer).__name__,
         groups=flat.groups,

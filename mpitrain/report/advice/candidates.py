@@ -1,6 +1,6 @@
 """What is tried: the configuration itself, each algorithm's defaults, and points of the space that it declares.
 
-Another algorithm's rate and minibatch are its defaults times the factors between the configuration and its defaults.
+The learning rates and minibatches of other algorithms are their defaults, scaled as those of the configuration are.
 """
 
 from collections.abc import Iterator

@@ -24,7 +24,7 @@ from mpitrain.report.runs import read_run
 from mpitrain.signals import Stop
 from mpitrain.stopwatch import shares
 
-GRACE = 10.0  # seconds that a training has to end once it is told to
+GRACE = 10.0  # seconds that a training has to end after a stop request
 #: Evaluations take no time, nothing is written that nobody reads, and all ranks train.
 QUIET: Record = {
     "run.evaluate_late": True,

@@ -37,7 +37,7 @@ def require_room(elements: list[Element], cluster: str) -> None:
 
 
 def carry_out(words: list[str], deadline: float, late: str, failed: str) -> None:
-    """Run a command to its end. Raises BadInput: `late` if it takes `deadline` seconds, `failed`, why, if it fails."""
+    """Run a command to its end. Raises BadInput: `late` after `deadline` seconds, or `failed` with its last words."""
     try:
         ended = subprocess.run(words, capture_output=True, timeout=deadline, check=False)
     except subprocess.TimeoutExpired:
@@ -47,7 +47,7 @@ def carry_out(words: list[str], deadline: float, late: str, failed: str) -> None
 
 
 def require_same(out: Path, cluster: str) -> None:
-    """Raise BadInput if the comparison's folder has runs that were not simulated on `cluster` ("": were simulated)."""
+    """Raise BadInput if `out` has runs that were made on another cluster than `cluster`, which is "" for real runs."""
     kept = out / KEPT
     if kept.exists() and not cluster:
         raise BadInput(f"{out}: its runs are simulated: give --simulate {kept}, or take another --out")

@@ -104,7 +104,7 @@ def matrix(
 
 
 def _left(path: Path | None, overrides: list[str]) -> tuple[str, ...]:
-    """The keys in FAIR that neither the file nor an override sets, nor a preset of the algorithm that they choose."""
+    """The keys in FAIR that are set neither by the file, nor by an override, nor by the preset that these choose."""
     said = flat(with_keys(read_toml(path) if path else {}, overrides))
     recipe = ALGORITHMS[str(said.get("algorithm.name", "asgd"))].recipes.get(str(said.get("algorithm.preset")), {})
     return tuple(key for key in FAIR if key not in {**said, **flat(recipe)})
