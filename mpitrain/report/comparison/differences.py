@@ -109,7 +109,7 @@ def note(rows: Sequence[Row], test_set: str) -> str:
     """What the table's numbers mean."""
     return (
         f"Differences of the {test_set} {shown(rows[0].merit)}, less is better: blocks of the same test samples, and "
-        "each side's seeds, drawn anew 10,000 times. relative: as a share of the base's."
+        f"each side's seeds, drawn anew {DRAWS:,} times. relative: as a share of the base's."
     )
 
 
