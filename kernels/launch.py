@@ -13,7 +13,7 @@ from mpitrain.algorithms.optimizers.adamw import factors
 from mpitrain.flat import Array
 from mpitrain.kernels.launcher import THREADS, Launcher
 
-#: As in residual.cu, normalisation.cu, columns.cu.
+#: Constants as in residual.cu (TILE), normalisation.cu (HALF_MAX) and columns.cu (WIDTH, HEIGHT).
 TILE, HALF_MAX, WIDTH, HEIGHT = 4096, 32, 32, 8
 #: Rows of a matrix that one block adds up, and the most blocks that a grid has in its second dimension.
 CHUNK, GRID_Y = 512, 65535
@@ -22,7 +22,7 @@ ROWS = 8
 
 
 class Kernels(Launcher):
-    """The functions for one device. A `Workspace` finds those of layers by their names."""
+    """The kernels of one device, as functions. A `Workspace` finds those of layers by their names."""
 
     LRN_HALF_MAX = HALF_MAX
 
@@ -42,8 +42,8 @@ class Kernels(Launcher):
         greatest: int = 1,
         quantum: float = 0.0,
     ) -> None:
-        """Emit words for the elements that exceed the threshold, with their levels if that is an array;
-        `result` uint32 [2] ← (their number, first non-finite index)."""
+        """residual += scale·gradient; words uint32 [n] ← the elements that exceed the threshold, which is subtracted
+        from them (levels: how often); `result` uint32 [2] ← (number of words, first non-finite index or 2³² − 1)."""
         shapes = residual.shape, gradient.shape, words.shape, words.shape if levels is None else levels.shape
         if len(set(shapes)) > 1 or residual.size > 1 << 31:
             raise ValueError(f"residual, gradient, words, levels of shapes {shapes}")
@@ -51,7 +51,7 @@ class Kernels(Launcher):
         if not residual.size:
             result[:1].fill(0)
             return
-        if limit < inf:  # which would make a number of an infinite residual: it exceeds the largest, and is reported
+        if limit < inf:  # clipping would hide an infinite residual: it must exceed the threshold, to be reported
             threshold = min(threshold, float(np.finfo(residual.dtype).max))
         tiles = -(-residual.size // TILE)
         progress = self.xp.zeros(tiles + 1, np.uint64)
@@ -70,8 +70,8 @@ class Kernels(Launcher):
     def apply(
         self, words: Array, step: int, counts: Array, weights: Array, failed: Array, levels: Array | None = None
     ) -> None:
-        """Apply received words to counts and weights, unless a count would leave its range; `failed` then says
-        which."""
+        """Apply received words to counts int32 and weights, unless a count would leave its range: `failed` uint32 [1]
+        then gets the smallest such index."""
         if counts.shape != weights.shape:
             raise ValueError(f"counts {counts.shape}, weights {weights.shape}")
         dtype, units = weights.dtype, np.int32(step)
@@ -128,7 +128,7 @@ class Kernels(Launcher):
         self._rows("softmax_loss", z, targets, losses)
 
     def softmax_gradient(self, z: Array, targets: Array, losses: Array) -> None:
-        """The same, and z ← ∂(mean loss)/∂z."""
+        """As `softmax_loss`, and z ← ∂(mean loss)/∂z."""
         self._rows("softmax_gradient", z, targets, losses)
 
     def logistic_loss(self, z: Array, targets: Array, losses: Array) -> None:
@@ -136,7 +136,7 @@ class Kernels(Launcher):
         self._rows("logistic_loss", z, targets, losses)
 
     def logistic_gradient(self, z: Array, targets: Array, losses: Array) -> None:
-        """The same, and z ← ∂(mean loss)/∂z."""
+        """As `logistic_loss`, and z ← ∂(mean loss)/∂z."""
         self._rows("logistic_gradient", z, targets, losses)
 
     def _rows(self, kernel: str, z: Array, targets: Array, losses: Array) -> None:

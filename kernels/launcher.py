@@ -69,7 +69,7 @@ class Launcher:
             self.launch(file, kernel, dtype, (min(-(-size // THREADS), self.most),), (THREADS,), *arguments)
 
     def rule(self, file: str, kernel: str, vectors: Sequence[Array], *scalars: float) -> None:
-        """Launch a loop over vectors of one length and dtype, followed by their length."""
+        """Launch a loop over vectors of one length and dtype. The kernel takes the vectors, their length, `scalars`."""
         first = vectors[0]
         if any((v.size, v.dtype) != (first.size, first.dtype) for v in vectors):
             raise ValueError(f"{kernel}: vectors of {[(v.size, v.dtype.name) for v in vectors]}")

@@ -20,7 +20,7 @@ from mpitrain.errors import BadInput, naming
 from mpitrain.signals import NUMBERS
 
 GRACE = 240.0  # seconds that a stopped run has to write a checkpoint; jobs/compare.sbatch allows 300
-ENDING = 60.0  # seconds that a launcher has to end after its ranks, one of whose nodes may not answer
+ENDING = 60.0  # seconds that a launcher has to end after its ranks: a node on which they ran may not answer
 ANSWER = 20.0  # seconds within which a program must have answered, or a node started a process
 KEPT = 1 << 16  # the last bytes of a launcher's output that are kept
 #: Names of lost ranks: silent ones as other ranks name them; dead ones as the launchers of Open MPI and Slurm do.
@@ -58,7 +58,7 @@ def on_ranks(launch: str, ranks: int, words: list[str]) -> list[str]:
 
 
 def start(words: list[str], output: IO[str] | None = None, errors: int | None = None) -> "subprocess.Popen[bytes]":
-    """Start a command line, whose output goes to a file, or where this process's goes; `errors` as Popen's `stderr`.
+    """Start a command line. Its output goes to the file `output`, else to ours; `errors`: as Popen's `stderr`.
 
     Slurm sends SIGTERM to every process of a job, and an mpirun that receives it kills the ranks, which need seconds to
     write a checkpoint. So the process does not receive it: SIGTERM is blocked, and it belongs to a new session.
@@ -81,14 +81,14 @@ class Heard(threading.Thread):
 
     def run(self) -> None:
         while part := os.read(self._source.fileno(), KEPT) if self._source else b"":
-            with suppress(OSError):  # nobody reads it: the launcher must not wait for that
+            with suppress(OSError):  # if nobody reads our output, the launcher must still be able to write its own
                 sys.stderr.buffer.write(part)
                 sys.stderr.flush()
             self._said = (self._said + part)[-KEPT:]
 
     def lost(self) -> list[int]:
-        """The ranks that others or the launcher have named as lost, once it has ended; MPICH's launcher names none."""
-        self.join(1.0)  # what it has started may hold the pipe
+        """The ranks that other ranks or the launcher, which has ended, named as lost; MPICH's launcher names none."""
+        self.join(1.0)  # not for ever: processes that the launcher has started may keep the pipe open
         found = LOST.search(b" ".join(self._said.split()))
         return [int(rank) for rank in next(filter(None, found.groups())).split(b",")] if found else []
 
@@ -117,7 +117,7 @@ class Relay:
     def wait(self, process: "subprocess.Popen[bytes]", deadline: float = inf, over: Until = bool) -> int | None:
         """The exit status, or None if the process had to be ended after `deadline` seconds.
 
-        After a signal, a process with a deadline has GRACE, and any process ENDING once all that it started is `over`.
+        After a signal, a process with a deadline has GRACE seconds; once its work is `over()`, any process has ENDING.
         """
         self._process, self._late = process, False
         if self.asked:  # a signal came while the process was being started
@@ -136,7 +136,7 @@ class Relay:
         return None if self._late and status else status
 
     def pause(self, seconds: float) -> None:
-        """Wait for so long, or until a signal comes."""
+        """Wait for `seconds`, or until a signal comes."""
         end = time.monotonic() + seconds
         while not self.asked and time.monotonic() < end:
             time.sleep(min(seconds, 0.2))
@@ -153,8 +153,8 @@ class Relay:
 
 
 def _ended(process: "subprocess.Popen[bytes]", seconds: float, enough: Until) -> int | None:
-    """The exit status of a process that is waited for. None if it still runs after this many seconds, or when `enough`
-    says to wait no longer."""
+    """Wait for a process; return its exit status, or None if it still runs after this many seconds, or when `enough()`
+    becomes true."""
     end = time.monotonic() + seconds
     while (left := end - time.monotonic()) > 0 and not enough():
         with suppress(subprocess.TimeoutExpired):

@@ -1,6 +1,6 @@
-"""What a training needs that no table of the configuration shows: of its ranks, data, model, memory and disk.
+"""Check what the configuration's tables cannot show: that ranks, data, model, memory and disk fit the training.
 
-All raise BadInput, naming a key where one is at fault.
+The functions `require_…` raise BadInput, naming the key if one is at fault.
 """
 
 import os
@@ -25,7 +25,7 @@ from mpitrain.training.parts import Part
 
 
 def require_keys(transport: Transport, config: Config, options: TrainOptions) -> None:
-    """Refuse keys and options that do not fit these ranks, or depend on values that a phantom has not."""
+    """Refuse keys and options that do not fit these ranks, or that need values, which a phantom does not compute."""
     algorithm, run, name = config.algorithm, config.run, name_of(config.algorithm)
     phantom, method = options.phantom, config.pretraining.method
     simulated = transport.runtime.simulated
@@ -65,10 +65,9 @@ def require_whole_samples(config: Config, samples: int) -> None:
 
 
 def require_memory(config: Config, network: Model, corpus: Part, simulated: int) -> None:
-    """Refuse a network that does not fit into this node's memory, where the kernel would kill the process, and say
-    nothing.
+    """Refuse a network that does not fit into this node's memory: the kernel would kill the process without a message.
 
-    Counted is the least that a training needs: in a process, parameters and gradient; in a simulation of `simulated`
+    This counts the least that a training needs: in a process, parameters and gradient; in a simulation of `simulated`
     ranks, which share this process, all vectors and activations of every rank, and the samples once.
     """
     itemsize, there = np.dtype(config.training.dtype).itemsize, usable_memory()
@@ -101,7 +100,7 @@ def activations_of(config: Config, network: Model, ranks: int) -> int:
 
 
 def require_fallback(config: Config) -> None:
-    """Refuse a folder where no last checkpoint can go."""
+    """Refuse a `run.fallback`, for a last checkpoint, in which no file can be written."""
     folder = config.run.fallback
     if folder and not Path(folder).is_dir():
         raise BadInput(f"run.fallback = {folder!r}: no such folder")
@@ -122,9 +121,9 @@ def require_same_data(transport: Transport, config: Config, corpus: Part) -> Non
 
 
 def require_same_model(session: Session) -> None:
-    """Refuse code of the user's that builds another model on a rank than on rank 0. Collective."""
+    """Refuse user code that builds another model on some rank than on rank 0. Collective."""
     network, transport = session.network, session.transport
-    if not network.documents:  # of our own layers: the configuration is all there is
+    if not network.documents:  # made of our own layers, it follows from the configuration alone
         return
     own, theta = buffered(network), session.state.theta
     with transport.working():

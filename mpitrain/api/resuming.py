@@ -1,4 +1,4 @@
-"""What a run takes up from the checkpoint from which it resumes."""
+"""Load the checkpoint from which a run resumes, and check that the run's configuration fits it."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from mpitrain.training.context import Session, fresh
 
 
 def load(session: Session, resumed: Path) -> None:
-    """Fill the session's state. Raises BadInput naming the file, and the keys that were changed since."""
+    """Load a checkpoint into the session's state. Raises BadInput naming the file, and the keys changed since then."""
     try:
         checkpoint.load_state(resumed, session.state, session.network.layout)
     except BadInput as error:
@@ -29,8 +29,8 @@ def load(session: Session, resumed: Path) -> None:
 
 
 def _require_order(session: Session, before: Config) -> None:
-    """Raises BadInput naming a key that would change the order of the samples within an epoch, of which some would then
-    be trained on twice and others not."""
+    """Raise BadInput naming a changed key that would change the order of the samples within an epoch: some samples
+    would be trained on twice and others not at all."""
     queue, now = session.state.queue, session.config
     within = bool(queue.returned or queue.position % queue.samples)
     if not within or before.algorithm.independent or now.algorithm.independent:
@@ -43,8 +43,8 @@ def _require_order(session: Session, before: Config) -> None:
 
 
 def _begin_anew(session: Session, then: Algorithm, resumed: Path) -> None:
-    """Go on from the model of the algorithm of that time, without its other vectors: those of the same name may have
-    other units now."""
+    """Go on from the model of the earlier algorithm `then`, without its other vectors: vectors of the same name may
+    have other units now."""
     state = session.state
     if then.model_from != ("theta",):  # θ is ahead of the model, or the model is a mean
         past = fresh(then, state.theta.copy(), Queue(state.queue.samples, 0))
@@ -55,7 +55,7 @@ def _begin_anew(session: Session, then: Algorithm, resumed: Path) -> None:
 
 
 def _changes(config: Config, resumed: Path) -> str:
-    """The end of a message: the keys of network and data that this checkpoint's configuration has otherwise."""
+    """The end of a message: the keys of model and data with other values in the checkpoint; "" if there are none."""
     now, then = map(msgspec.to_builtins, (config, configuration.load(resumed / checkpoint.CONFIG, [])))
     keys = [(table, key) for table in ("model", "data") for key in now[table]]
     changed = [f"{table}.{key}" for table, key in keys if now[table][key] != then[table][key]]

@@ -63,7 +63,7 @@ from mpitrain.training.inputs import network_of
 from mpitrain.training.parts import DataSource, Part, held_out, source_of, trained_on
 from mpitrain.training.user_code import Code
 
-DENSITY = 0.002  # of each gradient, what a phantom sends: docs/simulate.md has what real trainings sent
+DENSITY = 0.002  # the fraction of each gradient that a phantom sends; for real trainings' see docs/simulate.md
 
 
 class Prepared(NamedTuple):
@@ -79,13 +79,13 @@ class Prepared(NamedTuple):
 def prepare(
     transport: Transport, config: Config, options: TrainOptions, code: Mapping[str, Code], source: DataSource | None
 ) -> Prepared:
-    """Build everything that depends on the user's files and keys, and read the training part, which the ranks of a
-    node have once. Collective; raises BadInput."""
+    """Build everything that depends on the user's files and keys, and read the training part, of which the ranks of a
+    node share one copy if they can. Collective; raises BadInput."""
     known = shared_statistics(transport, options)
     prepared = agreed(transport, lambda: _built(transport, config, options, code, source, known), "the preparation")
     agreed(transport, lambda: require_same_data(transport, config, prepared.corpus), "the data", calls_mpi=True)
     sharing = _sharing(transport, config)
-    one_copy = sharing is not ALONE or transport.local_size == 1  # on this rank's node
+    one_copy = sharing is not ALONE or transport.local_size == 1  # whether this rank's node has a single copy
     partly = one_copy and config.data.memory_limit_gb is None and not transport.runtime.simulated
 
     def hold() -> None:
@@ -96,7 +96,7 @@ def prepare(
 
 
 def _sharing(transport: Transport, config: Config) -> Sharing:
-    """The ranks that this rank shares its data with: those of its node, unless each is to have its own. Collective."""
+    """The ranks with which this rank shares its data: those of its node, unless each has its own copy. Collective."""
     lone = transport.nodes == transport.size or transport.runtime.simulated
     if lone or config.data.memory_limit_gb is not None:
         return ALONE
@@ -116,9 +116,9 @@ def _built(
     source: DataSource | None,
     known: Attributes | None,
 ) -> Prepared:
-    """Build everything that depends on the user's files and keys and needs no communication; network and data sets of
-    `code`, unless these are open, as `source`. The training part is normalised by the statistics `known`, or else by
-    its own."""
+    """Build everything that depends on the user's files and keys and needs no communication. `code` builds network and
+    data, unless the data are already open as `source`. The training part is normalised by the statistics `known`, or
+    else by its own."""
     require_keys(transport, config, options)
     if options.phantom:
         device: Cpu = Phantoms(transport.runtime.pace, options.density or config.algorithm.density or DENSITY)
@@ -145,7 +145,7 @@ def _built(
     schedule, there = config.schedule(corpus.samples, transport.size), workers_of(config, transport)
     wanted = schedule.most_workers
     config.algorithm.check_steps(schedule.steps(there))
-    if wanted > there and not options.least_ranks:  # after a loss those that are left do it
+    if wanted > there and not options.least_ranks:  # after a loss, the ranks that are left train all stages
         raise BadInput(f"stages: a stage asks for {wanted} workers, these {transport.size} ranks have {there}")
     if config.algorithm.divides:
         stages(network_of_layers(network, "split", name_of(config.algorithm)), transport.size)
@@ -162,7 +162,7 @@ def _built(
 def _open(
     config: Config, code: Mapping[str, Code], device: Cpu, source: DataSource | None, **reading: Any
 ) -> tuple[DataSource, Part]:
-    """The data and their training part, of which a phantom reads no sample."""
+    """The data and their training part; a phantom reads no samples of it."""
     source = source or source_of(config, code)
     unread = {"memory_limit": 0, "normalise": "none"} if device.phantom else {}
     return source, source.training(**reading, **unread)
@@ -238,7 +238,7 @@ def new_session(
 
 
 def _initial(transport: Transport, config: Config, network: Model, device: Cpu) -> Array:
-    """The initial weights, which simulated ranks copy from the first of them."""
+    """The initial weights. Simulated ranks compute them once, and each gets a copy."""
     dtype = np.dtype(config.training.dtype)
     if device.phantom:
         return device.host_zeros(network.layout.size, dtype)
@@ -253,8 +253,8 @@ def open_run_folder(
     resumed: Path | None,
     callback: Callable[[Record], object] | None = None,
 ) -> MasterMonitor | None:
-    """Give rank 0 a monitor with its files and the source's held-out parts, which calls `callback` with each record,
-    and, on a resume, load the checkpoint. Bad input leaves the folder unchanged."""
+    """Rank 0's monitor, which evaluates on the source's held-out parts and calls `callback` with each record; None if
+    there is no `lease`. On a resume, load the checkpoint. Bad input leaves the folder unchanged."""
     if lease is None:
         return None
     config, state, transport, folder = session.config, session.state, session.transport, lease.folder
@@ -309,7 +309,7 @@ def open_run_folder(
 
 
 def _saver(session: Session, folder: Path, documents: dict[str, str]) -> Saver:
-    """What writes checkpoints into a run folder, with these documents beside them."""
+    """A saver that writes checkpoints into a run folder, with these documents in each."""
     run, kept = session.config.run, buffered(session.network)
     beside = {} if kept is None else {"kept": kept.kept}
     where, layout = folder / "checkpoints", session.network.layout
@@ -317,7 +317,7 @@ def _saver(session: Session, folder: Path, documents: dict[str, str]) -> Saver:
 
 
 def _evaluation(session: Session, corpora: dict[str, Samples]) -> Evaluation:
-    """What evaluates on these parts, and before it measures the statistics of a model that has any."""
+    """The evaluation on these parts, which first measures the statistics of normalisation of a model that has any."""
     device, training, kept = session.device, session.config.training, buffered(session.network)
     dtype, measuring = np.dtype(training.dtype), None
     if kept is not None and kept.measures:
@@ -329,7 +329,7 @@ def _evaluation(session: Session, corpora: dict[str, Samples]) -> Evaluation:
 
 
 def _read(session: Session, source: DataSource, folder: Path) -> tuple[origin.Origin, dict[str, Samples]]:
-    """Load the checkpoint to resume from into the session; return what is trained on, and the held-out parts."""
+    """Load the checkpoint to resume from into the session; return the data's origin, and the held-out parts."""
     config, resumed, earlier = session.config, session.resumed, None
     if resumed is not None:
         earlier = origin.read(resumed) or origin.read(folder)

@@ -1,4 +1,4 @@
-"""What rank 0 reads of a run folder, a configuration and the user's code, given to all ranks. All are collective."""
+"""Give all ranks what rank 0 reads of a run folder, a configuration and the user's code: collective functions."""
 
 import json
 import os
@@ -61,7 +61,7 @@ def _verified(run: Path, must: bool) -> Path | None:
 
 
 def shared_config(transport: Transport, options: TrainOptions) -> Config:
-    """Rank 0 reads the files and broadcasts the resolved configuration."""
+    """The resolved configuration, from the files that rank 0 reads. Raises BadInput on all ranks."""
 
     def read() -> bytes:
         if options.whole:
@@ -81,11 +81,11 @@ def shared_config(transport: Transport, options: TrainOptions) -> Config:
 
 
 def _say_what_is_kept(path: Path, overrides: Sequence[str], config: Config) -> None:
-    """Warn of keys of a configuration file that the run to continue, which has its own configuration, has otherwise."""
-    with suppress(BadInput):  # nothing of the file is used
+    """Warn of keys with other values in a given file than in the run that is continued, which keeps its own values."""
+    with suppress(BadInput):  # the file need not be valid: none of its values is used
         given = configuration.load(path, list(overrides))
         asked, kept = (flat(tomllib.loads(configuration.to_toml(each))) for each in (given, config))
-        said = flat(configuration.read_toml(path)).keys() - {"data.path"}  # which is found from elsewhere
+        said = flat(configuration.read_toml(path)).keys() - {"data.path"}  # may be relative to another folder
         if other := sorted(key for key in said if asked.get(key) not in ("auto", kept.get(key))):
             say(f"warning: {path}: the run keeps its own {', '.join(other)}; --set changes them")
 
@@ -98,7 +98,7 @@ def shared_code(transport: Transport, config: Config, options: TrainOptions) -> 
 
 
 def shared_statistics(transport: Transport, options: TrainOptions) -> Attributes | None:
-    """By what the inputs of a resumed run are normalised, whatever its shards say now; None of a new run."""
+    """The statistics that normalise a resumed run's inputs, whatever its shards say now; None for a new run."""
     run, found = options.resume, options.checkpoint
     if run is None or found is None:
         return None
@@ -122,8 +122,8 @@ def _naming(options: TrainOptions) -> RunFolder | None:
 
 
 def callback_of(transport: Transport, config: Config, options: TrainOptions) -> Callable[[Record], object] | None:
-    """What rank 0 calls with each record, if `run.callback` names it. It may take its time, and what it draws
-    changes nothing. Raises BadInput naming the key."""
+    """The function that rank 0 calls with each record, if `run.callback` names one. It may be slow, and the random
+    numbers that it draws do not change the training's. Raises BadInput naming the key."""
     key, spec = "run.callback", config.run.callback
     if not spec:
         return None
@@ -141,7 +141,7 @@ def callback_of(transport: Transport, config: Config, options: TrainOptions) -> 
 
 
 def share_state(state: State, transport: Transport, root: int = 0) -> None:
-    """Broadcast the state that one rank has."""
+    """Copy the state of rank `root` into that of every other rank."""
     for vector in state.vectors().values():
         transport.broadcast_array(vector, "the checkpoint", root)
     numbers = transport.broadcast(json.dumps(state.numbers()).encode(), "the checkpoint", root)
@@ -151,7 +151,7 @@ def share_state(state: State, transport: Transport, root: int = 0) -> None:
 
 
 def share_checkpoint(session: Session) -> None:
-    """Broadcast the state that rank 0 read from a checkpoint; read what it holds of a model beside the parameters."""
+    """Broadcast the state that rank 0 read from a checkpoint; each rank reads what else the model keeps there."""
     state, transport = session.state, session.transport
     share_state(state, transport)
     own, folder = buffered(session.network), session.resumed

@@ -12,16 +12,16 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.mpi.enduring import EnduringCommunicator
 
-SPARE = "a spare"  # what such a rank holds of the training where another one is lost
-NAP = 0.05  # seconds between two looks
+SPARE = "a spare"  # stands in RankLost.held for what a spare holds of the training: nothing
+NAP = 0.05  # seconds between two tests for the end of the training
 REFUSED = 2  # the status of bad input
 
 
 def beside_spares(
     transport: Transport, options: TrainOptions, run: RunOptions, train: Callable[[Transport], int]
 ) -> int:
-    """What `train` returns on the ranks that train, once it has; the others wait. Collective; raises BadInput, and
-    RankLost."""
+    """Call `train` with the ranks that train, while the spares wait; returns its status on all ranks. Collective;
+    raises BadInput and RankLost."""
     count = agreed(transport, lambda: _training(transport, options, run), "the spare ranks")
     if count == transport.size:
         return train(transport)
@@ -41,15 +41,15 @@ def beside_spares(
 
 
 def _let_go(transport: Transport, status: int) -> None:
-    """Tell the spares that the training is over, which it is, whoever is lost now."""
+    """Tell the spares that the training is over, and its status. It stays over even if a rank is lost now."""
     told = np.array([status], np.int64)
     with suppress(Overdue, RankLost):
         transport.wait(transport.comm.Ibcast(told, 0), "the spare ranks")
 
 
 def _stand_by(transport: Transport) -> int:
-    """Wait for the end of the training; its status. Raises RankLost when others are lost, BadInput when all have met
-    that."""
+    """Wait for the end of the training; return its status. Raises RankLost if a rank is lost, and BadInput if that
+    ended the training on all ranks."""
     status = np.zeros(1, np.int64)
     try:
         over = transport.comm.Ibcast(status, 0)
@@ -67,7 +67,7 @@ def _stand_by(transport: Transport) -> int:
 
 def _training(transport: Transport, options: TrainOptions, run: RunOptions) -> int:
     """How many of these ranks train. Raises BadInput naming run.spares."""
-    if not isinstance(transport.comm, EnduringCommunicator):  # a rank that is alone; others are refused
+    if not isinstance(transport.comm, EnduringCommunicator):  # no spares, or a single rank: require_keys refuses others
         return transport.size
     if options.ranks:  # as many as before ranks were lost
         return min(options.ranks, transport.size)

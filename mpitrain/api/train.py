@@ -52,9 +52,9 @@ def train_on(transport: Transport, options: TrainOptions, stop: Stop) -> int:
 def configured(
     transport: Transport, options: TrainOptions, stop: Stop, told: Callable[[Path], None] = lambda folder: None
 ) -> int:
-    """Train as the options say; the exit status. The first rank tells its run folder. Collective.
+    """Train as the options say; return the exit status. The first rank calls `told` with its run folder. Collective.
 
-    Ranks watch each other from the beginning: what takes its time before the training is `working`.
+    Ranks watch each other from the beginning, so slow preparations must run in the context `Transport.working`.
     """
     transport.watch()
     with Reserved(transport, told) as folder:
@@ -69,7 +69,7 @@ def configured(
 
         def trained(transport: Transport) -> int:
             limits: AbstractContextManager[object] = nullcontext()
-            if not transport.runtime.simulated:  # whose ranks would undo each other's limits
+            if not transport.runtime.simulated:  # simulated ranks would undo each other's limits
                 limits = threadpool_limits(transport.threads(config.run.threads))
             # Overflows are detected where they matter: in the loss, and in the gradient that reaches the server.
             with limits, np.errstate(over="ignore", invalid="ignore"):
@@ -80,8 +80,8 @@ def configured(
 
 
 def explained(config: Config) -> str:
-    """TOML that reads back as the configuration. The comments, as keys of [model] instead of those above them, give the
-    same network. Raises BadInput naming a key of [model]."""
+    """TOML that reads back as the configuration. Its comments are keys that, in place of the keys of [model] above,
+    give the same network. Raises BadInput naming a key of [model]."""
     text = configuration.to_toml(config)
     if config.model.import_ or (design := design_of(config)).preset is None:
         return text
@@ -140,7 +140,7 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
         transport.sum(stopped, "the end")
         status = finish(session, monitor, bool(stopped[0]), recorder)
         session.witness.end(status, lambda: "" if transport.rank else sha256(session) or "")
-        if recorder is not None:  # gathered after the end of the record, which is the same with and without it
+        if recorder is not None:  # after the end of the recorded order, which must be the same without a trace
             trace.write(transport, recorder, monitor, session.members[0] if session.has_master else None)
         if monitor is not None:
             folder.told(monitor.folder)
@@ -148,7 +148,7 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
 
 
 def _witness(transport: Transport, config: Config, options: TrainOptions, folder: Path | None) -> Witness | None:
-    """The witness of a training in this run folder, which the first rank knows. Collective; raises BadInput."""
+    """What records or replays the order of events, if wanted; only the first rank has a `folder`. Collective."""
     if transport.runtime.witness is not None or not config.run.record_order or options.resume:
         return transport.runtime.witness
     by = f"mpitrain {__version__}, NumPy {np.__version__}, {library()}, {platform.machine()}"  # what bits may depend on

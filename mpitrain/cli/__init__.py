@@ -1,1 +1,1 @@
-"""The commands `train`, `info`, `describe` and `jobs`: setting up a training, running it, and writing its results."""
+"""The command line: arguments, completion, and the commands `train`, `launch`, `info`, `describe` and `jobs`."""

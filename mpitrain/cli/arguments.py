@@ -126,7 +126,7 @@ def _add_config(parser: argparse.ArgumentParser, override: str = "override a key
 
 
 def _add_training(parser: argparse.ArgumentParser) -> None:
-    """What to train, with which settings, and where to."""
+    """Add what to train, with which settings, and the run folder."""
     _add_config(parser, "override one key, as a.b=value")
     where = parser.add_mutually_exclusive_group()
     option(where, "--out DIR", "the run folder; default: runs/<time>-<algorithm>", Path)
@@ -138,7 +138,7 @@ def _add_training(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_code(parser: argparse.ArgumentParser) -> None:
-    """Which code of the user's own is executed on account of a run folder."""
+    """Add the options that say whether to execute the user code that a run folder names."""
     option(parser, "--trust", "execute the code that a run folder names, though another user owns it")
     new = "execute your own files as they are now, not as the run was trained with them"
     option(parser, "--new-code", new)

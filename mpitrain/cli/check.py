@@ -19,7 +19,7 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.links import Link, link, pairs
 from mpitrain.sampling.batch import Batch
 
-#: What is measured with: the network of Strom 2015, 14.6 million weights, on a minibatch of 64.
+#: The network of which a gradient and a sum are measured: that of Strom 2015, 14.6 million weights, minibatch 64.
 NETWORK, INPUT, CLASSES, MINIBATCH = "strom2015-dnn", (17, 20), 3000, 64
 WRITTEN, READ = 64 << 20, 256 << 20  # bytes
 SLOW = 50e6  # bytes per second of storage
@@ -27,17 +27,17 @@ SLOW = 50e6  # bytes per second of storage
 
 @dataclass(frozen=True)
 class Found:
-    """What was measured. None: there is no such thing here, or it was not asked for."""
+    """What was measured. None: not present on these ranks, or not asked for."""
 
     ranks: int
     nodes: int
     ranks_a_node: int  # of the fullest node
-    cores: int  # of the poorest node
+    cores: int  # of the node that has the fewest
     threads: int  # of each rank
     passive: bool  # whether one-sided reads are served while their target computes
     gradient: float  # seconds, of the slowest rank
     vector: int  # bytes of the network
-    sum: float  # seconds to sum such a vector over all ranks
+    sum: float  # seconds to sum a vector of `vector` bytes over all ranks
     within: Link | None = None
     between: Link | None = None
     write: float | None = None  # bytes per second
@@ -80,7 +80,7 @@ def advice(found: Found) -> list[str]:
 
 
 def _of_exchange(found: Found) -> list[str]:
-    """Whether a network of this size is worth its messages. A centre's link carries the vectors of all workers."""
+    """What to train a network of this size by, given the links. A centre's link carries the vectors of all workers."""
     link = found.between if found.nodes > 1 else found.within
     if link is None:
         return []
@@ -103,7 +103,7 @@ def _of_exchange(found: Found) -> list[str]:
 
 
 def measure(transport: Transport, threads: int, passive: bool, data: Path | None, out: Path | None) -> Found:
-    """Measure. Collective. Raises BadInput for a folder that cannot be read or written."""
+    """Measure; storage only in the folders `data` and `out`, if given. Collective. Raises BadInput naming a folder."""
     within, between = pairs(transport.node_leaders)
     cores = transport.gather_texts(str(transport.node_cores), "the nodes' cores")
     vector = np.zeros(build(NETWORK, INPUT, CLASSES).layout.size, np.float32)
@@ -134,7 +134,7 @@ def _slowest(transport: Transport, seconds: float) -> float:
 
 
 def _gradient(vector: Array) -> float:
-    """Seconds of one, the fastest after the first."""
+    """Seconds of a gradient: the fastest of three, after a first one that is not counted."""
     network = build(NETWORK, INPUT, CLASSES)
     batch = Batch(np.zeros((MINIBATCH, *INPUT), np.float32), np.zeros(MINIBATCH, np.int32))
     theta, out = network.initial(1), np.empty_like(vector)
@@ -171,7 +171,7 @@ def _write(folder: Path) -> float:
 
 
 def _read(folder: Path) -> float:
-    """Bytes per second of the first shards, past the page cache."""
+    """Bytes per second at which the first shards are read, past the page cache."""
     taken, began = 0, time.perf_counter()
     with naming(f"--data: {folder}"):
         for path in sorted(folder.glob("*.h5")):

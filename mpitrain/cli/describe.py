@@ -72,7 +72,7 @@ def _step_times(config: Config, form: SampleForm, classes: int) -> Iterator[str]
 
 
 def _module(model: Any, config: Config) -> tuple[Table, list[str]]:
-    """A row for each parameter of a module, which has been examined; lines about its memory and a trial."""
+    """A row for each parameter of a module; lines about its memory, and about a trial with random numbers."""
     theta = model.initial(config.initial_seed, config.training.dtype)
     gradient, kept = np.empty_like(theta), buffered(model)
     batch = model.form.drawn(2, theta.dtype, model.classes, stream(0, "examination"))
@@ -120,7 +120,7 @@ def _settings(layer: AnyLayer) -> str:
 
 
 def _inputs(config: Config) -> tuple[SampleForm, int]:
-    """Form of a sample and number of classes: the data's, or without data those a preset is made for."""
+    """Form of a sample and number of classes: those of the data or, without data, those that a preset is made for."""
     if not (config.data.path or config.data.import_) and config.model.preset in presets.PRESETS:
         known = presets.PRESETS[config.model.preset]
         return SampleForm(known.inputs), known.classes

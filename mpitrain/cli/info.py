@@ -26,7 +26,7 @@ ENDURES = "the others can go on: run.lost_ranks = 'continue'"
 
 def run(options: argparse.Namespace) -> int:
     """Print versions, the MPI library, where the ranks are and how they would exchange vectors. With --check, measure
-    and advise as well, reading from --data and writing to --out. The exit status."""
+    and advise as well, reading from --data and writing to --out. Returns the exit status."""
     if not options.check and (options.data or options.out):
         return refuse("--data, --out: only --check reads and writes")
     abort_on_exception()

@@ -1,5 +1,5 @@
-"""`python -m mpitrain launch`: start the ranks of a training, and again from its newest checkpoint when one of them is
-lost: when it died, was silent for `run.deadline`, or was on a node that no longer answers."""
+"""`python -m mpitrain launch`: start the ranks of a training, and start them again from its newest checkpoint when one
+of them is lost: when it died, was silent for `run.deadline`, or was on a node that no longer answers."""
 
 import argparse
 import json
@@ -21,9 +21,9 @@ from mpitrain.monitoring.records import records_of
 from mpitrain.monitoring.restarts import restarted
 from mpitrain.signals import STOPPED
 
-TRIES = 3  # starts, one after the other, that leave no new checkpoint
-PAUSE = 1.0  # seconds before the next start, in which the last one's processes end; after one in vain, five times it
-#: Becomes a program of the user's own, whose SIGTERM `start` has blocked: it could not end its own processes by it.
+TRIES = 3  # starts in a row that leave no new checkpoint, after which no more follow
+PAUSE = 1.0  # seconds for the processes of a start to end before the next; five times as long after each one in vain
+#: Unblocks SIGTERM, which `start` has blocked, and runs the user's program, which may end its own processes by it.
 UNBLOCKED = (
     "import os, signal, sys; signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM}); "
     "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
@@ -32,8 +32,8 @@ TAIL = 1 << 13  # bytes of the records that are looked at while the training run
 
 
 class Left(NamedTuple):
-    """What a run folder holds: the text of the summary, which a lost rank leaves as it was, and the samples that the
-    newest whole checkpoint has been trained on."""
+    """What a run folder holds: the text of the summary, which a start that loses a rank leaves as it was, and how many
+    samples the newest whole checkpoint has been trained on."""
 
     summary: str
     samples: int
@@ -45,11 +45,11 @@ class Left(NamedTuple):
 
 
 class Launched:
-    """What is started on the ranks, and its run folder; of a program of the user's own, the folder of `ranks.save`."""
+    """What is started: a training with its run folder, or the user's `own` program with the folder of `ranks.save`."""
 
     def __init__(self, options: argparse.Namespace) -> None:
-        """Raises BadInput for words that belong to the other kind, and for what the configuration of a run without a
-        folder says wrongly."""
+        """Raises BadInput for words that only the other of these two takes, and, if the configuration is to name the
+        run folder, for errors in it."""
         self._options, self._size, self._failed, self._made = options, 0, False, False
         self.own = options.config is not None and options.config.suffix == ".py"
         if (options.words and not self.own) or (self.own and (options.set or not options.continued)):
@@ -64,7 +64,7 @@ class Launched:
         self._metrics = self.folder / "metrics.jsonl"
 
     def close(self) -> None:
-        """Remove the run folder that was made for it, if nothing was written there."""
+        """Remove the run folder if it was made here and nothing was written there."""
         if self._made:
             with suppress(OSError):
                 self.folder.rmdir()
@@ -82,7 +82,7 @@ class Launched:
         return [*PROGRAM, "train", *words, how, str(self.folder)]
 
     def left(self) -> Left:
-        """What its run folder holds now; of a save the time when it was written, in place of samples."""
+        """What the folder holds now; for a program of the user's own, with the save's time in place of samples."""
         if self.own:
             with suppress(OSError):
                 return Left("", (self.folder / MANIFEST).stat().st_mtime_ns)
@@ -93,7 +93,7 @@ class Launched:
         return Left(text, int(order(found)[0]) if found else 0)
 
     def least(self) -> int:
-        """run.least_ranks. Raises BadInput for what the configuration says wrongly."""
+        """run.least_ranks; 1 for a program of the user's own. Raises BadInput for errors in the configuration."""
         if self.own:
             return 1
         found, _ = newest(self.folder / "checkpoints")
@@ -101,7 +101,7 @@ class Launched:
         return configuration.load(path, list(self._options.set), found is not None).run.least_ranks
 
     def failed(self) -> bool:
-        """Whether a rank has recorded since this start that the training failed: then all ranks only have to end."""
+        """Whether a rank has recorded since this start that the training failed: then the ranks have only to end."""
         size = self._recorded()
         if not self._failed and size != self._size:
             with suppress(OSError), self._metrics.open("rb") as file:
@@ -111,8 +111,8 @@ class Launched:
         return self._failed
 
     def ended(self) -> bool:
-        """Whether this start has recorded its end, or need not: Open MPI's launcher with ULFM ends with status 0 even
-        where all ranks died that had trained."""
+        """Whether this start has recorded its end, or need not. A status of 0 is not enough: Open MPI's launcher with
+        ULFM ends with it even if all ranks that trained have died."""
         if self.own or self._options.print_config:
             return True
         with suppress(OSError), self._metrics.open("rb") as file:
@@ -121,8 +121,8 @@ class Launched:
         return False
 
     def restart(self, status: int | None, lost: list[int], samples: int) -> None:
-        """Say and record that the training starts again from a checkpoint of this many samples, and how many later ones
-        are trained on a second time."""
+        """Say and record that the training starts again from a checkpoint of this many samples, and how many later
+        samples are trained on a second time."""
         if self.own:
             say(f"{named(lost) if lost else 'a rank'} was lost (exit status {status})")
             return
@@ -131,15 +131,15 @@ class Launched:
         restarted(self._metrics, told if isinstance(told, list) and told else lost, f"exit status {status}", samples)
 
     def _recorded(self) -> int:
-        """The size of its records."""
+        """The size of metrics.jsonl in bytes; 0 if it does not exist."""
         with suppress(OSError):
             return self._metrics.stat().st_size
         return 0
 
 
 def run(options: argparse.Namespace) -> int:
-    """Train until the training ends by itself, or is stopped; its exit status, or 1 after starts without progress, or
-    75 where too few ranks are left.
+    """Train until the training ends by itself, or is stopped. Returns its exit status; 1 after starts without progress;
+    75 if too few ranks are left.
 
     Raises BadInput naming an option.
     """
@@ -179,7 +179,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _ranks(wanted: int, nodes: Nodes, there: Nodes, least: Callable[[], int]) -> int:
-    """How many ranks are started where these of the nodes answer, 0 if that is less than run.least_ranks; says why."""
+    """How many ranks to start if only the nodes `there` answer; 0 if that is less than run.least_ranks. Says why."""
     if there == nodes:
         return wanted
     ranks, gone = min(wanted, sum(there.values())), ", ".join(name for name in nodes if name not in there)

@@ -1,4 +1,4 @@
-"""The start of a training: MPI first, then all that a training loads, which takes its time."""
+"""The start of a training: first MPI, then the modules of a training, which take seconds or even minutes to load."""
 
 import argparse
 import gc
@@ -16,7 +16,7 @@ from mpitrain.start import first_deadline
 
 
 def train(options: argparse.Namespace) -> int:
-    """Train; the exit status. Collective."""
+    """Train and return the exit status. Collective."""
     abort_on_exception()
     stop = Stop()
     stop.install()
@@ -33,9 +33,9 @@ def train(options: argparse.Namespace) -> int:
 
 
 def outlasting(transport: Transport, given: Callable[[], TrainOptions], stop: Stop) -> int:
-    """Train as is `given`, and go on without ranks that are lost; the exit status. Collective."""
+    """Train with the options that `given()` returns, going on without lost ranks; returns the status. Collective."""
     told: TrainOptions | None = None
-    loss: Any = None  # of ranks; what it is made of is loaded with the training
+    loss: Any = None  # LostRanks once ranks are lost; not its type here, since its module is loaded with the training
 
     def load_and_train() -> int:
         nonlocal told, loss
@@ -46,13 +46,13 @@ def outlasting(transport: Transport, given: Callable[[], TrainOptions], stop: St
         try:
             if loss is not None:
                 told, loss = loss.resumed(transport, told), None
-                gc.collect()  # the vectors and samples of before
+                gc.collect()  # frees the vectors and samples from before the loss
                 if told is None:
                     return STOPPED
             told = told or agreed(transport, given, "the command line")
             return configured(transport, told, stop)
         except Overdue as error:
-            if resumes and error.silent:  # one that stands still while the others recover is lost, too
+            if resumes and error.silent:  # a rank that is silent while the others recover is lost, too
                 raise RankLost(error.silent) from error
             raise
 

@@ -11,7 +11,7 @@ from mpitrain.report.pictures import FORMATS, draw
 from mpitrain.report.runs import StoredRun, read_runs
 from mpitrain.start import Subparsers, option
 
-PATIENCE = 600  # seconds for which runs are watched that no process works at: batch systems start some again
+PATIENCE = 600  # seconds for which runs are watched while no process trains them: batch systems may start them again
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -49,10 +49,10 @@ def run(options: argparse.Namespace) -> None:
 
 
 def _watch(folders: list[Path], runs: list[StoredRun], out: Path, title: str, seconds: int) -> list[StoredRun]:
-    """Write the page every this many seconds until all runs have ended or seem dead, or until Ctrl-C; the runs as last
-    read."""
+    """Write the page every `seconds` seconds until all runs have ended or seem dead, or until Ctrl-C. Returns the runs
+    as last read."""
     print(f"{printable(str(out))}: written every {seconds} s; Ctrl-C ends this", flush=True)
-    in_vain = 0  # pages in succession for which no process worked at a run
+    in_vain = 0  # pages in succession during which no process worked on any run
     try:
         while any(run.summary is None and not run.failed for run in runs) and in_vain * seconds < PATIENCE:
             write_whole(out, page(runs, title, watch=seconds))
@@ -65,7 +65,7 @@ def _watch(folders: list[Path], runs: list[StoredRun], out: Path, title: str, se
 
 
 def _left_out(folder: Path) -> bool:
-    """Whether a folder, of several such as `runs/*`, was not made by a run."""
+    """Whether a folder, one of several such as `runs/*`, was not made by a run; if so, say that it is left out."""
     left_out = folder.is_dir() and not (folder / "config.toml").exists() and not (folder / "metrics.jsonl").exists()
     if left_out:
         print(f"{printable(str(folder))}: left out, not a run folder")

@@ -57,7 +57,7 @@ def duration(seconds: float) -> str:
 
 
 def brief(seconds: float) -> str:
-    """Format seconds as `duration`, and less than one as 1.25 ms or 48 µs."""
+    """Format seconds as `duration` does, and less than one second as 1.25 ms or 48 µs."""
     return duration(seconds) if seconds >= 1 or not seconds else _scaled(seconds * 1e9, ("ns", "µs", "ms"))
 
 
@@ -78,8 +78,8 @@ def run_name(style: int, name: str, marks: Sequence[str] = ()) -> Html:
 
 
 def table(caption: str, header: Sequence[str], rows: Sequence[Sequence[str]], kind: str = "") -> Html:
-    """A table in a scrolling frame, or nothing without rows. The first cell of each row is its header; one that is
-    a BestCell is marked."""
+    """A table in a scrolling frame; empty if there are no rows. The first cell of each row is its header; other cells
+    are marked if they are a BestCell. `kind` is the table's CSS class."""
     if not rows:
         return Html("")
     head = "".join(f'<th scope="col">{safe(cell)}</th>' for cell in header)

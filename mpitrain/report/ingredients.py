@@ -1,7 +1,7 @@
 """What runs are trained with besides their configuration: the user's own files and the shards. Once these are edited,
 new results are not compared with earlier ones.
 
-What a function of `data.import` reads is not known.
+The data that a function of `data.import` reads are not compared.
 """
 
 from collections.abc import Mapping
@@ -17,14 +17,14 @@ from mpitrain.training.user_code import specs_of
 
 
 class Ingredients(NamedTuple):
-    """The checksums of the user's files by key and name, and that of the shards; "" where none is known."""
+    """The checksums of the user's files, by key and file name, and of the shards ("" if they are imported)."""
 
     files: Mapping[str, Mapping[str, str]]
     shards: str
 
 
 def of_config(config: Config) -> Ingredients:
-    """Those that a training would have now. Raises BadInput naming what cannot be read."""
+    """The checksums that a training would have now. Raises BadInput naming what cannot be read."""
     return Ingredients(
         run_code.sums(run_code.choose(specs_of(config), None)),
         "" if config.data.import_ else digest_of(data_path(config)),
@@ -32,7 +32,7 @@ def of_config(config: Config) -> Ingredients:
 
 
 def changed(now: Ingredients, run: Path) -> str:
-    """The first file, or the shards, with another checksum than a run folder has; "" if there are none."""
+    """The first file, or else the shards, whose checksum differs from that in the folder `run`; "" if none differs."""
     for key, files in now.files.items():
         record = run_code.read(run, key)
         then = files if record is None else record.files.get(key, {})

@@ -20,11 +20,11 @@ from mpitrain.report.runs import StoredRun
 from mpitrain.report.series import Plot, Point, plots, thin
 from mpitrain.report.timeline import timelines
 
-PLACES = ("seconds", "samples")  # of what is drawn
+PLACES = ("seconds", "samples")  # what plots are drawn over
 
 
 def page(runs: list[StoredRun], title: str, before: Html | None = None, watch: int = 0) -> str:
-    """The complete page, with `before` at its top. With `watch`, it loads itself anew after this many seconds."""
+    """The whole page as HTML, with `before` at its top. It reloads itself every `watch` seconds, unless that is 0."""
     shown = plots(runs)
     parts = {
         "title": safe(title),
@@ -55,7 +55,7 @@ def page(runs: list[StoredRun], title: str, before: Html | None = None, watch: i
 
 
 def section(heading: str, content: Html, kind: str = "") -> Html:
-    """A section of the page, or nothing if it is empty."""
+    """A section of the page; empty if `content` is. `kind` is its CSS class."""
     return Html(f'<section><h2>{safe(heading)}</h2><div class="{kind}">{content}</div></section>' if content else "")
 
 
@@ -114,7 +114,7 @@ def _data(runs: list[StoredRun], shown: list[Plot]) -> str:
 
 
 def _resumes(run: StoredRun) -> list[Record]:
-    """Where the run was resumed, or started again after the loss of a rank, and then what was `lost`."""
+    """Where (`seconds`, `samples`) the run was resumed or, after a loss of ranks, restarted; `lost`: what was lost."""
     found, lost = list[Record](), ""
     for record in run.events("restart", "start"):
         if record["event"] == "restart":

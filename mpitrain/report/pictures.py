@@ -14,8 +14,8 @@ DASHES = ("-", "--", ":")
 
 
 def draw(runs: list[StoredRun], folder: Path, form: str) -> list[Path]:
-    """Write DIR/<plot>.png or .svg over wall clock and over epochs. Raises BadInput naming a file that cannot be
-    written."""
+    """Write a file for each plot, drawn over wall clock and over epochs; returns their paths. Raises BadInput naming
+    a file that cannot be written, or matplotlib if it is missing."""
     library("matplotlib", "--plots needs matplotlib", "plots")
     with naming(f"--plots: {folder}"):
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Read the records and the summary of a run, which may be anybody's: every value is checked before a report uses it."""
+"""Read the records and summary of a run, which may come from anybody: each value is checked before a report uses it."""
 
 import json
 import sys
@@ -19,8 +19,8 @@ Age = Annotated[str, msgspec.Meta(pattern=r"\A[0-9]{1,6}\Z")]
 RankSeconds = msgspec.defstruct("RankSeconds", [(key, Count) for key in ("rank", *KINDS)])
 
 NUMBER = (Number, "a number")
-#: The types of the values that a report uses, and how a reader is told of them. Others that begin or end so are
-#: numbers, too: results of evaluations.
+#: The types of the values that a report uses, and how messages name them. Other keys with one of the PREFIXES or
+#: SUFFIXES are results of evaluations: numbers, too.
 TYPES: dict[str, tuple[Any, str]] = {
     **dict.fromkeys(("ranks", "workers", "epoch", "seconds", "samples", "samples_per_second", "updates"), NUMBER),
     **dict.fromkeys(("staleness_mean", "staleness_max", "bytes_sent", "bytes_received", "bytes_exchanged"), NUMBER),
@@ -48,7 +48,7 @@ def fault(key: str, value: object) -> str:
 
 
 def finite(record: Record, key: str) -> float | None:
-    """The value of a key if the record has one; it was checked to be a finite number."""
+    """The value of a key, which was checked to be a finite number; None if the record has no number there."""
     value = record.get(key)
     return value if isinstance(value, int | float) else None
 

@@ -17,11 +17,11 @@ KILLED, ALIVE = "killed, left no record", "still running, or killed"
 
 @dataclass(frozen=True)
 class RunSession:
-    """From a start of the program to the next one. `repeated`: samples that it had recorded and that the next one
-    trained again."""
+    """The part of a run from one start of the program to the next. `repeated`: samples that this session recorded and
+    the next one trained again."""
 
     ranks: float | None
-    began: float  # samples of the run
+    began: float  # samples that the run had trained on when the session began; `ended`: when it ended
     ended: float
     seconds: float
     end: str
@@ -58,7 +58,7 @@ class StoredRun:
 
     @property
     def results(self) -> Record:
-        """The summary; what it does not say, as that of a stopped run no error, is that of the last records."""
+        """The summary; what it lacks, such as the error of a stopped run, is taken from the last record that has it."""
         found: Record = {"algorithm": self.config.get("algorithm.name")}
         for record in [*self.by_samples("start", "train", "evaluate"), self.summary or {}]:
             found |= {key: value for key, value in record.items() if value is not None}
@@ -66,7 +66,7 @@ class StoredRun:
 
     @property
     def samples_of_epoch(self) -> float:
-        """The size of the training part; 1 if no record contains it."""
+        """The number of samples of the training part; 1 if it does not follow from any record."""
         for record in self.events("train", "evaluate"):
             samples, epoch = finite(record, "samples"), finite(record, "epoch")
             if samples and epoch and 0 < samples / epoch < float("inf"):
@@ -75,7 +75,7 @@ class StoredRun:
 
     @property
     def progress(self) -> str:
-        """How much of the training a running run has done, and how long it will take, by its speed since its start."""
+        """How much of the training is done, and how long the rest will take at the speed of the current session."""
         epochs, session = finite(self.config, "training.epochs"), self.sessions[-1]
         total, done = (epochs or 0.0) * self.samples_of_epoch, session.ended - session.began
         if not total or done <= 0:
@@ -90,7 +90,7 @@ def read_runs(folders: list[Path]) -> list[StoredRun]:
     for place, folder in enumerate(where):
         if folder in where[:place]:
             raise BadInput(f"{folders[place]}: given twice")
-    depth = 1  # of the names: as many of the last path components as distinguish all folders
+    depth = 1  # how many of the last components of its path name a run: as many as distinguish all folders
     while len({folder.parts[-depth:] for folder in where}) < len(where):
         depth += 1
     return [read_run(folder, "/".join(there.parts[-depth:])) for folder, there in zip(folders, where, strict=True)]
@@ -149,7 +149,7 @@ def without_repeated(records: list[Record]) -> list[Record]:
 
 
 def sessions(records: list[Record]) -> list[RunSession]:
-    """Those of a run, from all its records, those that a resume discarded included."""
+    """The sessions of a run, from all its records, including those that a resume discarded."""
     starts = [place for place, record in enumerate(records) if record["event"] == "start"]
     return [_session(records[here:then], records[then:]) for here, then in pairwise([*starts, len(records)])]
 

@@ -15,7 +15,7 @@ DRAWN = 1e200  # numbers with a larger absolute value than this, or a smaller on
 
 
 class Point(NamedTuple):
-    """One value of a curve; for a distribution of staleness, `samples` is the age."""
+    """One value of a curve; in the distribution of staleness, `seconds` and `samples` are both the age in updates."""
 
     seconds: float
     samples: float
@@ -23,8 +23,8 @@ class Point(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A plot: `form` is "number", "percent" or "bytes"; `log`: whether its scale is initially logarithmic; `axis` is ""
-    if the reader chooses it; the curves by the number of the run."""
+    """A plot, with its curves by the number of the run. `form`: "number", "percent" or "bytes"; `log`: whether its
+    scale is logarithmic at first; `axis`: what it is drawn over, "" if the reader chooses."""
 
     key: str
     title: str
@@ -78,9 +78,8 @@ def curve_of(run: StoredRun, key: str) -> list[Point]:
 
 
 def train_loss(run: StoredRun) -> list[Point]:
-    """The training loss: the mean since the record before; where there are more evaluations than such records, at each
-    evaluation the mean over the epoch before it. The last record may be of few samples: it is taken together with the
-    one before."""
+    """The mean training loss since the previous record of training or, if there are more evaluations than such records,
+    over the epoch before each evaluation. A last record of few samples is averaged with the one before it."""
     found, evaluated = (_points(run.events(kind), "train_loss") for kind in ("train", "evaluate"))
     if len(evaluated) > len(found):
         return evaluated
@@ -93,7 +92,7 @@ def train_loss(run: StoredRun) -> list[Point]:
 
 
 def throughput(run: StoredRun) -> list[Point]:
-    """The mean speed over pieces of about 1/25 of the run, at the end of each. No piece spans a resume."""
+    """The mean samples a second of each piece of about 1/25 of the run's time, at its end. No piece spans a resume."""
     found: list[Point] = []
     kind = "train" if len(run.events("train")) > 3 else "evaluate"
     places = run.events("start", kind)
@@ -131,7 +130,7 @@ def staleness(run: StoredRun) -> list[Point]:
 
 
 def exchanged(run: StoredRun) -> list[Point]:
-    """Bytes of all ranks since the run began; the records themselves count from each start of the program."""
+    """The bytes that all ranks exchanged since the run began; the records count anew from each start of the program."""
     found, before, last = list[Record](), 0.0, 0.0
     for record in run.events("start", "train", "evaluate"):
         if record["event"] == "start":
@@ -159,7 +158,7 @@ CALCULATED: dict[str, Callable[[StoredRun], list[Point]]] = {
 
 
 def thin(curve: list[Point]) -> list[Point]:
-    """Thin a curve to about MOST points: the smallest and largest value of each interval, and both ends."""
+    """Thin a curve to about MOST points: keep the smallest and largest value of each interval, and both ends."""
     if len(curve) <= MOST:
         return curve
     stretch = math.ceil(2 * len(curve) / MOST)
@@ -171,8 +170,8 @@ def thin(curve: list[Point]) -> list[Point]:
 
 
 def _points(records: list[Record], key: str) -> list[Point]:
-    """The points of a key, sorted by both seconds and samples: the record of an evaluation is written at its end, with
-    the number of samples at its beginning."""
+    """The points of a key, in the order of both seconds and samples. Points that go back in samples are omitted: an
+    evaluation is recorded at its end, with the number of samples at its beginning."""
     found: list[Point] = []
     for record in records:
         seconds, samples, value = (_number(record, name) for name in ("seconds", "samples", key))

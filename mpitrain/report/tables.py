@@ -32,8 +32,8 @@ def columns(runs: list[StoredRun]) -> list[Column]:
 
 
 def results(runs: list[StoredRun]) -> Html:
-    """A row for each run. With several finished runs of the same data, the best value in each column is marked; of
-    simulated ones, whose time is another, apart."""
+    """A row for each run. Among several finished runs on the same data, the best value in each column is marked;
+    simulated runs, whose time is virtual, are compared only with each other."""
     values, marked = [results_of(run) for run in runs], False
     rows: list[list[str]] = [[run_name(number, run.name, run.marks)] for number, run in enumerate(runs)]
     sources = [
@@ -73,7 +73,7 @@ def differences(runs: list[StoredRun]) -> list[tuple[str, list[object]]]:
 
 
 def configuration(runs: list[StoredRun]) -> Html:
-    """The differences; those in options that only some algorithms have, and each complete configuration, are folded."""
+    """The keys that differ; those that only some of the runs have, and each complete configuration, are folded."""
     found = differences(runs)
     common = [row for row in found if None not in row[1]]
     special = [row for row in found if None in row[1]]
@@ -108,7 +108,7 @@ TOTALS = (
 
 
 def totals(runs: list[StoredRun]) -> Html:
-    """Bars for the totals of a run. Unfinished runs have none."""
+    """Bars that compare the totals of the runs; unfinished runs have none."""
     told = [(number, run.name, _with_ratios(run.summary)) for number, run in enumerate(runs) if run.summary]
     figures = []
     for key, title, form in TOTALS:
@@ -122,7 +122,7 @@ def totals(runs: list[StoredRun]) -> Html:
 
 
 def _with_ratios(summary: Record) -> Record:
-    """The summary with what follows from the counts, which are those since the last start of the program."""
+    """The summary with ratios of its counts, which begin at the last start of the program, to samples and time."""
     told = {key: finite(summary, key) or 0 for key in ("samples", "seconds", "resumed_samples", "resumed_seconds")}
     samples, seconds = told["samples"] - told["resumed_samples"], told["seconds"] - told["resumed_seconds"]
     sent, busy = finite(summary, "bytes_sent"), finite(summary, "server_busy_seconds")
@@ -131,8 +131,8 @@ def _with_ratios(summary: Record) -> Record:
 
 
 def times(runs: list[StoredRun]) -> Html:
-    """Where each rank's time went, a row for each rank; for more than a dozen ranks, for those that computed most and
-    least."""
+    """Where each rank's time went, a row for each rank; of more than a dozen ranks, for the first and for those that
+    computed the most and the least."""
     rows = []
     for number, run in enumerate(runs):
         ranks: list[dict[str, float]] = (run.summary or {}).get("time") or []  # type: ignore[assignment]  # was checked
@@ -147,7 +147,7 @@ def times(runs: list[StoredRun]) -> Html:
 
 
 def sessions(runs: list[StoredRun]) -> Html:
-    """A row for each start of the runs that were resumed, or that ended otherwise than finished."""
+    """A row for each session of the runs that were resumed, or that are known to have ended unfinished."""
     rows = []
     for number, run in enumerate(runs):
         if len(run.sessions) < 2 and all(each.end in (ENDS["finished"], ALIVE) for each in run.sessions):

@@ -7,15 +7,15 @@ from mpitrain.report.runs import StoredRun
 from mpitrain.report.traces import RANKS, TracePart, TraceStretch, read_part
 from mpitrain.stopwatch import KINDS
 
-WIDTH, HEIGHT = 10_000, 20  # of a rank's row, in units of its own: it is stretched to the page's width
-THIN = 8  # of the row's units: what a wait is high
-LEAST = 4  # units: what is shorter is drawn as long; what is shorter than half a unit is not drawn
-TICKS = 5  # at most, and the one at the left end
-LONGEST = 80  # letters of a text of the trace's
+WIDTH, HEIGHT = 10_000, 20  # of a rank's row, in SVG units: the row is stretched to the page's width
+THIN = 8  # units: the height of a wait
+LEAST = 4  # units: the least width that is drawn; a stretch shorter than half a unit is not drawn
+TICKS = 5  # most ticks of the axis, besides the one at the left end
+LONGEST = 80  # most characters of a text from the trace
 
 
 def timelines(runs: list[StoredRun]) -> Html:
-    """A figure for each run that has a trace. Raises BadInput naming a file that is none."""
+    """A figure for each run that has a trace. Raises BadInput naming a file that is not a trace."""
     parts = [(number, run, part) for number, run in enumerate(runs) if (part := read_part(run.folder)) is not None]
     return join(_figure(number, run, part) for number, run, part in parts)
 
@@ -34,7 +34,7 @@ def _figure(number: int, run: StoredRun, part: TracePart) -> Html:
 
 
 def _said(part: TracePart) -> str:
-    """What the picture shows."""
+    """The text above the picture: which part of the training it shows, and in which time."""
     time = "virtual time" if part.about.simulated else "wall clock"
     whose = f"the first {RANKS} of {part.ranks:,} ranks" if part.ranks > RANKS else "all ranks"
     since = "the training" if not part.about.from_sample else f"the session from sample {part.about.from_sample:,} on"
@@ -84,7 +84,7 @@ def _told(each: TraceStretch) -> str:
 
 
 def _axis(length: float) -> Html:
-    """Ticks since the picture's left end."""
+    """An axis of `length` microseconds; its ticks count from the picture's left end."""
     least = length / TICKS
     power = 10.0 ** math.floor(math.log10(least))
     step = min(factor * power for factor in (1, 2, 5, 10) if factor * power >= least)

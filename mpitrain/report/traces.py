@@ -1,4 +1,4 @@
-"""Read the trace.json of a run folder, which may be anybody's, and choose the part of it that a report shows."""
+"""Read the trace.json of a run folder, which may come from anybody, and choose the part of it that a report shows."""
 
 from collections import defaultdict
 from dataclasses import dataclass
@@ -14,10 +14,10 @@ from mpitrain.files import read_whole
 from mpitrain.stopwatch import KINDS
 
 NAME = "trace.json"
-RANKS = 8  # at most, the first
-MOST = 120  # stretches, of the rank that has most of them
+RANKS = 8  # most ranks that are shown: the first ones
+MOST = 120  # most stretches that are shown of the rank with the most of them
 PLACES = 25  # windows among which one is chosen
-JOINED, TOUCHING = ("communication", "waiting"), 1e-2  # microseconds
+JOINED, TOUCHING = ("communication", "waiting"), 1e-2  # kinds that are joined, across gaps of so many microseconds
 FAR = 1e15  # microseconds: thirty years
 
 
@@ -27,7 +27,7 @@ Duration = Annotated[float, msgspec.Meta(ge=0, lt=FAR)]
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """What an event's arguments say."""
+    """An event's arguments: a process's `name`, or `what` is done or waited for and the ranks `whom` it concerns."""
 
     name: str = ""
     what: str = ""
@@ -46,7 +46,7 @@ class TraceEvent(msgspec.Struct, frozen=True):
 
 
 class TraceInfo(msgspec.Struct, frozen=True):
-    """What the whole is of."""
+    """What the trace says of itself; it begins at `from_sample` samples of the run."""
 
     simulated: bool = False
     clock: str = ""
@@ -56,8 +56,8 @@ class TraceInfo(msgspec.Struct, frozen=True):
 
 @dataclass
 class TraceStretch:
-    """Time of one kind, in microseconds since the training began. What waits and messages follow one another are one of
-    several `parts`; `longest` is the longest of them."""
+    """A stretch of time of one kind, in microseconds since the training began. Events of one of the kinds JOINED that
+    follow one another make one stretch of several `parts`; `longest` is the longest of these."""
 
     kind: str
     began: float
@@ -78,11 +78,11 @@ class TracePart:
     about: TraceInfo
     ranks: int  # of the training
     names: dict[int, str]
-    stretches: dict[int, list[TraceStretch]]  # by rank, the longest
-    shares: dict[int, dict[str, float]]  # by rank, of the time that each kind takes in all of them
+    stretches: dict[int, list[TraceStretch]]  # by rank: the longest ones, in order of time
+    shares: dict[int, dict[str, float]]  # by rank: the fraction of this part's time that each kind takes
     began: float
     ended: float
-    whole: bool  # whether that is all
+    whole: bool  # whether this part is the whole trace
 
 
 def read_part(folder: Path) -> TracePart | None:
@@ -118,7 +118,7 @@ def read_part(folder: Path) -> TracePart | None:
 
 
 def joined(events: list[TraceEvent]) -> list[TraceStretch]:
-    """The events as stretches."""
+    """Join the events of a rank, which are in order of time, to stretches."""
     found: list[TraceStretch] = []
     for event in events:
         kind, last = event.name if event.name in KINDS else "rest", found[-1] if found else None
@@ -131,8 +131,8 @@ def joined(events: list[TraceEvent]) -> list[TraceStretch]:
 
 
 def window(stretches: list[TraceStretch]) -> tuple[float, float]:
-    """From when to when: of PLACES windows of MOST stretches, spread over all, the one of median length. One with a
-    gap, where events were left out, is none."""
+    """The beginning and end of a typical window: of PLACES windows of MOST stretches, spread evenly, the one of median
+    length. Windows with a gap, where events were left out, are taken only if all have gaps."""
     last = len(stretches) - MOST
     firsts = sorted({round(place * max(last, 0) / (PLACES - 1)) for place in range(PLACES)})
     places = [stretches[first : first + MOST] for first in firsts]

@@ -1,8 +1,8 @@
 """`evaluate RUN [DATA]`: loss and error of a trained network on held-out parts, with the code that training uses.
 
-With --blocks also sums over blocks of neighbouring samples, which `compare` resamples in pairs. Neighbours, such as the
-frames of a phone or the windows of a file, are wrong together, so that single samples would show a smaller standard
-error than there is.
+With --blocks it writes sums over blocks of neighbouring samples instead, which `compare` resamples in pairs.
+Neighbours, such as the frames of a phone or the windows of a file, tend to be wrong together, so that resampling single
+samples would show too small a standard error.
 """
 
 import argparse
@@ -27,7 +27,7 @@ from mpitrain.sampling.batch import Batch
 from mpitrain.trained.model import TrainedModel, opened
 from mpitrain.training.parts import Part, epoch_of, held_out
 
-BLOCKS = 1000  # of a part, or as many as it has samples
+BLOCKS = 1000  # blocks of a part, or fewer if it has fewer samples
 
 
 def evaluate(options: argparse.Namespace) -> int:
@@ -89,7 +89,7 @@ def _print(model: TrainedModel, data: str, samples: dict[str, int], results: Res
 
 
 def _write_blocks(transport: Transport, model: TrainedModel, parts: Mapping[str, Part], path: Path) -> int:
-    """As JSON, by part: lists `samples` and the sums `loss`, `error`, `bits_per_byte`, … of the blocks. Collective."""
+    """Write, as JSON by part, the lists `samples` and `loss`, `error`, … (sums) of the blocks; return 0. Collective."""
     text = json.dumps({part: _figures(transport, model, corpus) for part, corpus in parts.items()}) + "\n"
     agreed(transport, lambda: write_whole(path, text) if transport.rank == 0 else None, "the file of blocks")
     return 0
@@ -108,7 +108,7 @@ def _figures(transport: Transport, model: TrainedModel, corpus: Part) -> dict[st
 
 
 def _evaluated(model: TrainedModel, corpus: Part, block: slice) -> Array:
-    """Summed loss and figure of merit."""
+    """The loss and the figure of merit, each summed over the samples of a block: float64 [2]."""
     most = max(1, TOGETHER // prod(corpus.form.targets))
     sums, room = np.zeros(2), corpus.form.room(most, model.parameters.dtype)
     for each in block_slices(block, most):

@@ -65,8 +65,8 @@ def metadata(model: TrainedModel) -> dict[str, str]:
 
 
 def named(model: TrainedModel) -> tuple[dict[str, Array], str]:
-    """The parameters by name, little-endian float32; concatenated they have the SHA-256 in the run's summary. Of a
-    PyTorch module, all that its state_dict holds, and the end of a message that names what in it is no tensor."""
+    """The parameters by name, as little-endian float32, whose concatenation has the SHA-256 in the run's summary; for a
+    PyTorch module all tensors of its state_dict, and the end of a message that names entries that are no tensors."""
     if isinstance(model.network, Network):
         return model.network.layout.views(np.ascontiguousarray(model.parameters, "<f4")), ""
     import torch
@@ -95,7 +95,7 @@ def _safetensors(model: TrainedModel, options: argparse.Namespace) -> tuple[byte
     arrays, said = named(model)
     try:
         return safetensors.save(arrays, metadata(model)), said
-    except Exception as error:  # older ones have no complex numbers
+    except Exception as error:  # older versions of safetensors have no complex numbers
         raise BadInput(f"--format safetensors: {first_line(error)} (npz holds it)") from error
 
 

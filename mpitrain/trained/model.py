@@ -57,17 +57,17 @@ class TrainedModel:
         return parameters_sha256(self.parameters)
 
     def source(self, path: Path | None) -> DataSource:
-        """The data of a shard folder, None for the run's own. Raises BadInput."""
+        """The data of the shard folder `path`, or of the run itself if it is None. Raises BadInput."""
         if path is None and self.config.data.import_:
             return source_of(self.config, self.code)
         return self.shards(path)
 
     def shards(self, path: Path | None) -> Shards:
-        """A shard folder, None for the run's own. Raises BadInput."""
+        """The shard folder `path`, or the run's own if it is None. Raises BadInput."""
         return Shards(self.config, path_of_run(self.config, self.run) if path is None else path)
 
     def open(self, path: Path | None, part: str, **changes: Any) -> Corpus:
-        """Open a part of a shard folder, None for the run's own, prepared for the network. Raises BadInput."""
+        """Open a part of the shard folder `path` (None: the run's own), prepared for the network. Raises BadInput."""
         return self.shards(path).opened(part, self.origin, **changes)
 
     def require_rows(self, what: str) -> None:
@@ -96,10 +96,10 @@ class TrainedModel:
 
 
 def find(run: Path, name: str | None = None, quiet: bool = False) -> tuple[Path, Config]:
-    """A run's newest intact checkpoint, or the one called `name`, and its configuration; "best": with the smallest
-    held-out error. Nothing that they name is executed.
+    """A run's newest intact checkpoint, or the one called `name` ("best": with the smallest held-out error), and its
+    configuration. No code that they name is executed.
 
-    Newer ones that are torn are reported on standard error unless `quiet`. Raises BadInput naming folder or file.
+    Newer checkpoints that are torn are reported on stderr unless `quiet`. Raises BadInput naming folder or file.
     """
     if not run.is_dir():
         raise BadInput(f"{run}: no such run folder")
@@ -122,8 +122,8 @@ def load(
 ) -> TrainedModel:
     """The model of the checkpoint that `find` finds.
 
-    `build`: what makes the module of a run that was given one in Python. `exact`: compute products in float32, whatever
-    run.matmul says. `trust` and `new_code`: as in `RunFolder`. Raises BadInput naming folder or file.
+    `build`: the function that makes the module, if the run was given one in Python. `exact`: compute products in
+    float32, whatever run.matmul says. `trust` and `new_code`: as in `RunFolder`. Raises BadInput naming folder or file.
     """
     found, config = find(run, name)
     code = inputs.code_of(config, build, RunFolder.at(run, found, trust, new_code))
@@ -162,7 +162,7 @@ def _built(
     build: Callable[..., object] | None = None,
     exact: bool = False,
 ) -> TrainedModel:
-    """The model of a checkpoint that is `found`, of which `code` is executed. Raises BadInput."""
+    """The model of the checkpoint `found`, built by executing the user's `code`. Raises BadInput."""
     trained_on = origin.read(found) or origin.read(run) or source_of(config, code).origin()
     as_built = replace(config, run=replace(config.run, matmul="float32")) if exact else config
     network = inputs.network_of(as_built, form_of(config, trained_on), trained_on.classes, code=code, given=build)
@@ -183,8 +183,8 @@ def _built(
 
 
 def _measure(model: TrainedModel, own: Buffered) -> None:
-    """Measure the statistics of normalisation unless the checkpoint holds those of its parameters: it does if they
-    were evaluated, as at the end and in `best`. Raises BadInput naming the checkpoint if the training part is gone."""
+    """Measure the statistics of normalisation unless the checkpoint holds them: it does if its parameters were
+    evaluated, as at the end and in `best`. Raises BadInput naming the checkpoint if the training part is gone."""
     if own.measured(model.parameters):
         return
     try:

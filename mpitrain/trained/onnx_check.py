@@ -20,7 +20,7 @@ TOLERANCE = 1e-5  # absolute for posteriors; relative for logarithms below −1
 
 
 def checked(model: TrainedModel, content: bytes, options: GraphOptions, wanted: bool | None, path: Path | None) -> str:
-    """The end of a message that says how much the two differ, or why they were not compared.
+    """The end of a message that says how much onnxruntime and this program differ, or why they were not compared.
 
     `wanted`: True compares or raises BadInput, None compares if possible, False does not. `path`: a shard folder, None
     for the run's own. Raises TrainingFailed if they differ too much, or onnxruntime refuses the file.

@@ -28,7 +28,7 @@ LARGEST = (1 << 31) - (1 << 20)  # most bytes of a protocol buffer
 
 @dataclass(frozen=True)
 class GraphOptions:
-    """`kind`: one of commands.KINDS; `image_type`: "uint8" or "float32", for images only; `log_priors` [classes]."""
+    """`kind`: one of cli.arguments.KINDS; `image_type`: "uint8" or "float32", images only; `log_priors` [classes]."""
 
     kind: str = "posteriors"
     opset: int = OPSET
@@ -109,8 +109,8 @@ def given(model: TrainedModel, options: GraphOptions) -> tuple[str, tuple[int, .
 
 
 def _normalise(graph: Graph, model: TrainedModel) -> None:
-    """Add (x − mean)·scale as in the corpus, after the centre crop of images. Statistics of speakers cannot be
-    included."""
+    """Add (x − mean)·scale with the corpus's statistics, after the centre crop of images. Statistics of speakers cannot
+    be included."""
     origin, data = model.origin, model.config.data
     if origin.kind == "images":
         if data.crop:

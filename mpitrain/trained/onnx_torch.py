@@ -1,5 +1,5 @@
-"""A trained PyTorch module as a complete ONNX graph, as onnx_graph.py makes one of our own layers: from raw features or
-pixels to posteriors. torch.onnx translates the module itself."""
+"""A trained PyTorch module as a complete ONNX graph from raw features or pixels to posteriors, with the inputs and
+outputs of the graph that onnx_graph.py makes of our own layers. torch.onnx translates the module itself."""
 
 import io
 import logging
@@ -19,7 +19,7 @@ OPSET = 18  # the oldest version that torch.onnx writes, and the default
 
 
 class WholeModule(torch.nn.Module):
-    """Centre crop, (x − mean)·scale, the module, then posteriors or what else `kind` says."""
+    """Centre crop, (x − mean)·scale, the module, then posteriors or another `kind` of output."""
 
     mean: torch.Tensor
     scale: torch.Tensor
@@ -72,7 +72,7 @@ def serialise(model: TrainedModel, options: GraphOptions, metadata: dict[str, st
         made = program.model_proto  # holds the paths of the sources, which may not be UTF-8
     except Exception as error:
         cause: BaseException = error
-        while cause.__cause__ is not None:  # the others say how far the export came
+        while cause.__cause__ is not None:  # the outer exceptions only say how far the export came
             cause = cause.__cause__
         with blaming("--format onnx", f"torch.onnx of PyTorch {torch.__version__}"):
             raise cause from None

@@ -72,7 +72,7 @@ Compute = Callable[[slice], Array]  # the rows float32 [n, classes] of the sampl
 
 
 def computing(model: TrainedModel, corpus: Corpus, kind: str, priors: Array | None) -> Compute:
-    """A function that maps a slice of a corpus's samples to the network's rows of that kind."""
+    """A function from a slice of the corpus, of at most TOGETHER samples, to the network's outputs of that kind."""
     dtype = model.parameters.dtype
     batch = corpus.form.room(TOGETHER, dtype)
 

@@ -51,7 +51,7 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
                     write(piece)
             print(f"{options.out}: {options.output} of {corpus.samples:,} samples of part {corpus.part}")
         else:
-            list(rows)  # which are none here
+            list(rows)  # sends this rank's rows; the iterator yields none here
     transport.barrier("the end")
     return 0
 
@@ -66,7 +66,7 @@ def _require_apart(out: Path, folder: Path) -> None:
 def content(model: TrainedModel, corpus: Corpus, options: argparse.Namespace) -> Content:
     """The content of the file in addition to the rows."""
     offsets = np.arange(corpus.samples + 1) if corpus.utterances is None else corpus.utterances
-    # unnamed utterances by their numbers, in alphabetical order
+    # utterances without names get numbers of equal length, which sort as text
     keys = corpus.keys or [f"{corpus.part}-{number:07d}" for number in range(len(offsets) - 1)]
     data = printable(str(Path(options.data)))
     about = {**model.described(), "data": data, "part": corpus.part, "output": options.output}
@@ -76,8 +76,8 @@ def content(model: TrainedModel, corpus: Corpus, options: argparse.Namespace) ->
 
 
 def in_order(transport: Transport, parts: list[slice], classes: int, compute: Compute) -> Iterator[Array]:
-    """Yield all rows in order on rank 0, and none on the others. Raises BadInput on all ranks where one does.
-    Collective."""
+    """Yield all rows in order on rank 0, and none on the others. Raises BadInput on all ranks if a rank cannot compute
+    its rows. Collective."""
     for start in range(0, len(parts), transport.size):
         together = parts[start : start + transport.size]
         own = map(compute, together[transport.rank : transport.rank + 1])

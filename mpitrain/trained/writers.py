@@ -20,7 +20,7 @@ from mpitrain.files import replacing, writing
 from mpitrain.flat import Array
 
 CHUNK = 1 << 20  # bytes
-BESIDE = 1 << 20  # bytes that a file may take beside its rows
+BESIDE = 1 << 20  # upper bound of a file's bytes beside its rows, for the test of free disk space
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ Write = Callable[[Array], None]  # the next rows float32 [n, classes], any numbe
 
 @contextmanager
 def open_writer(path: Path, content: Content) -> Iterator[Write]:
-    """What writes rows in the format of the file name's extension. The file exists only after the block has ended.
+    """A context with a function that writes rows in the format of the file's extension; the file exists only after it.
 
     Raises BadInput naming the file: an unknown extension, a full disk, a missing library.
     """

@@ -21,16 +21,16 @@ from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, naming
 from mpitrain.mpi import Transport, abort, end_as_commands_do, traceback_of_rank
 from mpitrain.mpi.agreement import agreed, ending_together
 
-GRACE = 5.0  # seconds at the most, for a rank that waits in a call of the user's to name it before the others give up
+GRACE = 5.0  # most seconds that the others' waits last longer, so that a rank that waits in a user's call can name it
 
 Start = Callable[[Transport, Attendance], tuple[FlatModule, Method, RunRecord]]
 
 
 class Ranks:
-    """What `mpitrain.distribute` gives: who takes part, and how batches, figures and models go round.
+    """What `mpitrain.distribute` returns: the ranks that train, which share batches, numbers and models.
 
-    Within its context, `rank` is this one's number of `size`; `weight` is 0 for a batch that only keeps this rank in
-    step with those that still have samples (its gradient is taken for zero), else 1.
+    Within its context, `rank` is the number of this rank among `size`; `weight` is 0 for a batch that only keeps this
+    rank in step with ranks that still have samples (its gradient is taken as zero), else 1.
     """
 
     rank: int
@@ -41,11 +41,11 @@ class Ranks:
         self._start, self._seed, self._deadline = start, seed, deadline
         self.weight = 1
         self._t = self._epochs = 0  # batches that are done, epochs that have begun
-        self._handed = 0  # batches of the epoch in hand, or of the next one where a save lies within it
-        self._share: object = None  # stands for the epoch in hand
+        self._handed = 0  # batches handed out of this epoch; after `load`, of the epoch in which the save was made
+        self._share: object = None  # identifies the loop over the current epoch; None between epochs
         self._shows = False
         self._current: Dealt | None = None
-        self._undo = ExitStack()  # what the block does to the module, the optimizer and the run folder
+        self._undo = ExitStack()  # undoes what the block does to the module, the optimizer and the run folder
 
     @property
     def is_first(self) -> bool:
@@ -55,7 +55,7 @@ class Ranks:
     def __enter__(self) -> Self:
         if Ranks._open is not None:
             raise BadInput("distribute: another block is open; one model is trained at a time")
-        end_as_commands_do()  # also where a rank does not come
+        end_as_commands_do()  # before the first wait, since a rank may not arrive
         Ranks._open, self._transport = self, Transport(deadline=self._deadline, deadline_key="deadline")
         self.rank, self.size = self._transport.rank, self._transport.size
         try:
@@ -67,8 +67,8 @@ class Ranks:
             self._undo.callback(self._method.release)
             self._undo.enter_context(self._record)
             self._undo.callback(self._flat.optimizer.register_step_pre_hook(self._before_step).remove)
-            self._calls = self._transport.duplicate()  # apart: one rank may call what the others do not
-            self._calls.grace = 0.0  # and names it
+            self._calls = self._transport.duplicate()  # its messages cannot meet others: ranks may make different calls
+            self._calls.grace = 0.0  # a rank that is alone in a call gives up first, and names the call
             self._saves = Saves(self._transport, self._record.algorithm, self._flat, self._method, int(self._seed))
         except BaseException as error:
             self._fail(error)
@@ -81,10 +81,9 @@ class Ranks:
         """This rank's batches of one epoch of `loader`: each sample comes once over all ranks, and every rank has as
         many batches.
 
-        In place of a `DataLoader` over a map-style dataset another one is read, which differs in its batches:
-        batch_size is that of each rank, and a shuffled order is drawn from the seed and the epoch. Of any other
-        iterable, the ranks take one batch each in turn. Raises BadInput where it is asked for more after another one
-        has begun: not within each other.
+        A `DataLoader` over a map-style dataset is replaced by one with other batches: batch_size is that of each rank,
+        and a shuffled order is drawn from the seed and the epoch. Of any other iterable, the ranks take one batch each
+        in turn. Raises BadInput if the loop goes on after another `share` has begun: they cannot be nested.
         """
         epoch, handed = self._epochs, 0 if self._share else self._handed
         share = self._share = object()
@@ -110,17 +109,17 @@ class Ranks:
 
     @property
     def epoch(self) -> int:
-        """The number of epochs that `share` has handed out, or of that which it is in, counting from 0: where
-        `for epoch in range(ranks.epoch, epochs)` begins after a `load`."""
+        """The number of epochs that are over, which is also the number of the current one, from 0: after a `load`,
+        `for epoch in range(ranks.epoch, epochs)` goes on where the save was made."""
         return self._epochs - (self._share is not None)
 
     def save(self, path: str | Path) -> None:
-        """Write all that this training needs to go on into the folder `path`, in place of an earlier save; it has its
-        name once it is whole. All ranks call it together: between epochs, or after a batch's `optimizer.step()`.
+        """Write all that this training needs to go on into the folder `path`, in place of an earlier save; the folder
+        gets its name once it is whole. All ranks call this together: between epochs, or after `optimizer.step()`.
 
         It holds each rank's parameters, buffers, optimizer.state_dict() and random states (PyTorch's, NumPy's,
-        Python's), the algorithm's state, and the place in the order of samples. A scheduler and a GradScaler are the
-        user's to keep. Raises BadInput naming what cannot be saved or written.
+        Python's), the algorithm's state, and the place in the order of samples; a scheduler and a GradScaler are not
+        saved. Raises BadInput naming what cannot be saved or written.
         """
         with self._attendance:
             self._require_own_parameters("ranks.save")
@@ -132,9 +131,9 @@ class Ranks:
         epoch; the next `share` hands out what is left of the epoch in which the save was made.
 
         On as many ranks, training comes to the same bits as if it had not been interrupted, unless worker processes of
-        the loader draw random numbers within that epoch. On another number, which takes a save between two epochs, all
-        ranks start from the algorithm's model, each with the optimizer's state of the rank of its number modulo theirs.
-        Raises BadInput naming the file and what of it does not fit; then all is as before.
+        the loader draw random numbers within that epoch. On another number of ranks, which needs a save made between
+        epochs, all start from the algorithm's model, rank r with the optimizer's state of rank r modulo the number of
+        ranks that saved. Raises BadInput naming the file and what does not fit; then all is as before.
         """
         with self._attendance:
             self._require_own_parameters("ranks.load")
@@ -148,7 +147,7 @@ class Ranks:
     @contextmanager
     def accumulate(self) -> Iterator[None]:
         """Within this context gradients are only added up, and a later backward outside of it sums them over the ranks.
-        Only `allreduce` sums gradients; with others it changes nothing."""
+        Only `allreduce` sums gradients; with other algorithms, this context changes nothing."""
         self._method.accumulating = True
         try:
             yield
@@ -158,7 +157,7 @@ class Ranks:
     @contextmanager
     def model(self) -> Iterator[torch.nn.Module]:
         """Within this context the module has the parameters that the algorithm would keep: the centre, or the averaged
-        model; with `allreduce` they are its own. Any rank may ask for it by itself."""
+        model; with `allreduce`, its own. A rank may call this without the others."""
         with self._attendance:
             model = self._method.model()
         x = self._flat.x
@@ -180,7 +179,7 @@ class Ranks:
 
     def log(self, **values: float | torch.Tensor) -> None:
         """Record numbers, such as test_error=0.1, under the present number of samples, in the run folder's
-        metrics.jsonl; of rank 0, other ranks' are not kept."""
+        metrics.jsonl. Only rank 0's are kept. Raises BadInput naming a key that records have by themselves."""
         self._record.write(
             {name: number(value, f"ranks.log: {name}") for name, value in values.items()}, self._t, self._epochs
         )
@@ -197,7 +196,7 @@ class Ranks:
             raise BadInput(f"{call}: within ranks.model(), where the module has other parameters than this rank's")
 
     def _done(self) -> None:
-        """The user is done with the batch in hand."""
+        """End the current batch, if there is one: the user is done with it."""
         if self._current is not None:
             self._method.after(self._t)
             self._record.samples += self._current.together
@@ -210,7 +209,7 @@ class Ranks:
     ) -> Literal[False]:
         try:
             self._attendance.__enter__()  # from now on the rank calls MPI itself
-        except (Overdue, TrainingFailed, WireError) as met:  # by the thread that called MPI for the user's code
+        except (Overdue, TrainingFailed, WireError) as met:  # by the thread that called MPI while the user's code ran
             error = met
         if error is not None:
             self._fail(error)
@@ -235,7 +234,7 @@ class Ranks:
         return 0
 
     def _fail(self, error: BaseException) -> None:
-        """End the job for what happened on this rank; where it is alone, whoever called is to see it."""
+        """End the job because of an error on this rank. Returns if a single rank's caller is to see the error."""
         Ranks._open = None
         self._undo.close()
         if isinstance(error, BadInput | Overdue | TrainingFailed | WireError) and (
@@ -252,6 +251,6 @@ class Ranks:
 
 
 def number(value: float | torch.Tensor, what: str) -> float:
-    """A number, or a tensor of one element, as a float. Raises BadInput naming `what` was given, if it is neither."""
+    """A number, or a tensor of one element, as a float. Raises BadInput that begins with `what` if it is neither."""
     with naming(what, TypeError, ValueError, RuntimeError):
         return float(value.detach() if isinstance(value, torch.Tensor) else value)

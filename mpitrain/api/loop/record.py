@@ -16,7 +16,7 @@ from mpitrain.flat import Array, parameters_sha256
 from mpitrain.monitoring.records import Metrics, summary_text
 from mpitrain.mpi import Transport, library
 
-#: What records say by themselves, and what a report reads otherwise than as a number of the user's.
+#: Keys that records have by themselves, and keys that a report does not read as numbers: not for the user's numbers.
 OWN = frozenset(
     (
         *("event", "step", "samples", "seconds", "epoch", "algorithm", "ranks", "workers", "mpi", "resumed", "version"),
@@ -27,8 +27,8 @@ OWN = frozenset(
 
 
 class RunRecord(ExitStack):
-    """Counts samples on every rank, `before` of them before a `load`; rank 0 also writes. Raises BadInput naming the
-    folder."""
+    """Counts the samples of all ranks, `before` of which a `load` brought; rank 0 also writes the run folder. Raises
+    BadInput naming the folder."""
 
     def __init__(self, transport: Transport, config: Config, out: Path | None) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ class RunRecord(ExitStack):
             self._metrics.write("start", **told, **self._place())
 
     def write(self, values: Record, step: int, epoch: int) -> None:
-        """Record what the user tells. Raises BadInput naming what records say by themselves."""
+        """Record the user's numbers. Raises BadInput naming the keys among them that are in OWN."""
         if taken := ", ".join(sorted(OWN & values.keys())):
             raise BadInput(f"ranks.log: {taken}: in the run's own records; log it by another name")
         self._results |= values
@@ -59,7 +59,7 @@ class RunRecord(ExitStack):
             self._metrics.write(event, step=step, **self._place(epoch), **values)
 
     def end(self, x: Array, epoch: int, reason: str) -> None:
-        """The training has ended with these parameters, for this reason."""
+        """Record that the training has ended with the parameters `x`, and write its summary; `reason`: "finished", …"""
         if self.folder is not None:
             place, traffic = self._place(epoch), self._transport.traffic
             told: Record = {

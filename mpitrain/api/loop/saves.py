@@ -1,7 +1,7 @@
-"""`ranks.save` and `ranks.load`: a folder that is whole whenever it has its name.
+"""`ranks.save` and `ranks.load`: a save is a folder, which gets its name only when it is whole.
 
-Its `manifest.json` has the sizes and checksums of the other files; `state.h5` is rank 0's part, a `rank-00001.h5` each
-other rank's, without the arrays that equal rank 0's.
+Its `manifest.json` has the sizes and checksums of the other files; `state.h5` is rank 0's part, and `rank-00001.h5`, …
+are those of the other ranks, without the arrays that equal rank 0's.
 """
 
 import json
@@ -27,17 +27,17 @@ from mpitrain.mpi.agreement import agreed, odd_one, of_first
 
 
 class Saves:
-    """Writes and reads what a training goes on from. Collective, with nothing under way but the method's own. `seed`
-    is that of the order of samples."""
+    """Writes and reads saves, from which a training goes on. Its calls are collective; no messages may be in transit
+    but the method's own. `seed` is that of the order of samples."""
 
     def __init__(self, transport: Transport, algorithm: str, flat: FlatModule, method: Method, seed: int) -> None:
-        self._transport = transport.duplicate()  # apart: one rank may call what the others do not
-        self._transport.grace = 0.0  # and names it
+        self._transport = transport.duplicate()  # its messages cannot meet others: ranks may make different calls
+        self._transport.grace = 0.0  # a rank that is alone in a call gives up first, and names the call
         self._algorithm, self._flat, self._method, self._seed = algorithm, flat, method, seed
         self._first = transport.rank == 0
 
     def save(self, path: Path, clock: Clock) -> None:
-        """Raises BadInput everywhere, naming the folder or what cannot be saved; there is then no new save."""
+        """Write a save. Raises BadInput on all ranks naming what cannot be saved or written, and leaves no new save."""
         what = self._called("ranks.save", path, clock.t if self._method.in_step else None)
         self._method.settle()
         piece = agreed(self._transport, lambda: self._piece(path, clock), what)
@@ -53,7 +53,7 @@ class Saves:
             raise
 
     def load(self, path: Path) -> Clock:
-        """Raises BadInput everywhere, naming the file and what of it does not fit; all is then as before."""
+        """Restore a save. Raises BadInput on all ranks, naming the file and the misfit; then nothing has changed."""
         transport, what = self._transport, self._called("ranks.load", path)
         folder = Path(os.fsdecode(of_first(transport, lambda: os.fsencode(_whole(path)), what)))
         past, steps = agreed(transport, lambda: self._read(folder), what)
@@ -68,7 +68,7 @@ class Saves:
     # ---- out
 
     def _called(self, call: str, path: Path, t: int | None = None) -> str:
-        """Wait until all ranks have called this; the name of the wait. Raises BadInput where some called another."""
+        """Wait until all ranks make this call; return a name for its waits. Raises BadInput if the calls differ."""
         what = f"{call}, which all ranks call together"
         said = f"{call}({str(path)!r})" + ("" if t is None else f" after {t} batches")
         texts = self._transport.gather_texts(said, what)
@@ -77,7 +77,7 @@ class Saves:
         return what
 
     def _piece(self, path: Path, clock: Clock) -> FileContent:
-        """This rank's part."""
+        """This rank's part of the save. Raises BadInput naming what cannot be saved."""
         if path.name in ("", ".."):
             raise BadInput(f"ranks.save: {str(path)!r} names no folder to be made")
         if self._first:
@@ -93,7 +93,7 @@ class Saves:
         return FileContent(vectors, msgspec.to_builtins(told), kept=arrays)
 
     def _without_common(self, piece: FileContent, what: str) -> FileContent:
-        """This rank's part without the arrays that rank 0 writes, too."""
+        """This rank's part without the arrays that equal rank 0's, which rank 0 writes."""
         if self._transport.size == 1:
             return piece
         with self._transport.working():
@@ -116,7 +116,7 @@ class Saves:
     # ---- in
 
     def _read(self, folder: Path) -> tuple[Past, list[Apply]]:
-        """Read everything; what takes it up."""
+        """Read this rank's part; return it with the functions that restore it."""
         rank, ranks = self._transport.rank, self._transport.size
         past = Past(folder, self._algorithm, self._flat.layout, rank, ranks, self._seed)
         draws = past.same or past.rank < past.ranks
@@ -130,7 +130,7 @@ def _digest(array: Array) -> str:
 
 
 def _require_replaceable(path: Path) -> None:
-    """Raise BadInput naming what is there already, unless it is a save."""
+    """Raise BadInput naming what exists at `path`, unless that is only a save."""
     with naming(path):
         if path.exists() and not (path / MANIFEST).is_file():
             raise BadInput(f"{path}: is there already, and no save")
@@ -140,7 +140,7 @@ def _require_replaceable(path: Path) -> None:
 
 
 def _whole(path: Path) -> Path:
-    """The folder of the save, which is whole; that which it was to replace if the last save was cut short."""
+    """The folder of the whole save: if the last save was cut short, the earlier one, which it was to replace."""
     if path.name in ("", ".."):
         raise BadInput(f"ranks.load: {str(path)!r} names no save")
     return checkpoint.find(path.parent, path.name)[0]

@@ -22,7 +22,7 @@ Json = object
 
 
 def kept(flat: FlatModule, arrays: dict[str, Array]) -> UserNumbers:
-    """This rank's, with its tensors in `arrays`. Raises BadInput naming what a save cannot hold."""
+    """This rank's user state for a save; tensors go into `arrays`. Raises BadInput naming what a save cannot hold."""
     return UserNumbers(
         kind=type(flat.optimizer).__name__,
         groups=flat.groups,
@@ -34,14 +34,14 @@ def kept(flat: FlatModule, arrays: dict[str, Array]) -> UserNumbers:
 
 
 def taken_up(flat: FlatModule, told: UserNumbers, read: Callable[[str], Array], draws: bool) -> Apply:
-    """What takes them up, the random states only if `draws`. Raises ValueError naming what does not fit."""
+    """The function that restores `told`, random states only if `draws`. Raises ValueError naming what does not fit."""
     if (told.kind, told.groups) != (mine := (type(flat.optimizer).__name__, flat.groups)):
         raise ValueError(f"optimizer: saved of {_said(told.kind, told.groups)}, this one is {_said(*mine)}")
     state, extra = rebuilt(told.optimizer, read, finite=True), rebuilt(told.extra, read)
     tensors, drawn = _alike(flat.others, rebuilt(told.module, read)), rebuilt(told.random, read)
     if not isinstance(state, dict) or not isinstance(extra, dict):
         raise ValueError("optimizer, extra: are no dictionaries")
-    _set_random(drawn, torch.Generator(), np.random.RandomState(), random.Random())  # tries them
+    _set_random(drawn, torch.Generator(), np.random.RandomState(), random.Random())  # raises unless they are valid
 
     def apply() -> None:
         flat.optimizer.load_state_dict(state)
@@ -61,7 +61,7 @@ def _said(kind: str, groups: list[list[str]]) -> str:
 
 
 def _alike(own: dict[str, torch.Tensor], saved: object) -> dict[str, torch.Tensor]:
-    """The saved tensors, which have the names, types and shapes of the module's own."""
+    """The saved tensors. Raises ValueError unless they have the names, types and shapes of the module's `own`."""
     if not isinstance(saved, dict) or saved.keys() != own.keys():
         odd = set(own) ^ set(saved) if isinstance(saved, dict) else own
         raise ValueError(f"module: saved of another one, as {', '.join(sorted(odd))} tells")
@@ -78,7 +78,7 @@ def _random() -> dict[str, object]:
 
 
 def _set_random(drawn: Any, for_torch: torch.Generator, for_numpy: Any, for_python: Any) -> None:
-    """Raises an error of `hdf5.ERRORS` for what is no state of theirs."""
+    """Set the states of three generators. Raises an error of `hdf5.ERRORS` for a state that does not fit."""
     for_torch.set_state(drawn["torch"])
     for_numpy.set_state(drawn["numpy"])
     for_python.setstate(drawn["python"])
@@ -114,7 +114,7 @@ def flattened(value: object, name: str, arrays: dict[str, Array], finite: bool =
 
 
 def _array(flat: torch.Tensor) -> Array:
-    """The values; of types that NumPy lacks, such as bfloat16, the bytes."""
+    """The values; for types that NumPy lacks, such as bfloat16, their bytes."""
     try:
         return torch_state.numbers(flat)
     except TypeError:
@@ -122,8 +122,8 @@ def _array(flat: torch.Tensor) -> Array:
 
 
 def rebuilt(told: Json, read: Callable[[str], Array], finite: bool = False) -> object:
-    """The value that `flattened` was given, its flat arrays as `read` gives them. Raises ValueError naming what is not
-    as `flattened` writes it, or not finite where that is asked for."""
+    """The value that `flattened` was given; `read` gives its flat arrays by name. Raises ValueError naming what
+    `flattened` cannot have written, and a tensor that is not finite if they are to be `finite`."""
     if told is None or isinstance(told, bool | int | float | str):
         return told
     match told:
@@ -149,7 +149,7 @@ def _keyed(item: object) -> bool:
 
 
 def _sizes(name: str, shape: list[object], elements: int) -> list[int]:
-    """The shape, which has this many elements."""
+    """The shape. Raises ValueError unless it is one of this many elements."""
     sizes = [size for size in shape if isinstance(size, int) and size >= 0]
     if len(sizes) < len(shape) or prod(sizes) != elements:
         raise ValueError(f"{name} has {elements} elements, expected {shape}")
@@ -161,6 +161,6 @@ def _typed(name: str, flat: torch.Tensor, dtype: str) -> torch.Tensor:
     if isinstance(kind, torch.dtype):
         if flat.dtype is kind:
             return flat
-        if flat.dtype is torch.uint8:  # the bytes of one that NumPy lacks
+        if flat.dtype is torch.uint8:  # the bytes of a type that NumPy lacks
             return flat.view(kind)
     raise ValueError(f"{name} is {flat.dtype}, expected {dtype}")

@@ -1,1 +1,1 @@
-"""`mpitrain advise`: which algorithm, and which settings of it, are soonest on a cluster, by successive halving."""
+"""`mpitrain advise`: find the algorithm and settings that train fastest on a cluster, by successive halving."""

@@ -1,6 +1,6 @@
 """What is tried: the configuration itself, each algorithm's defaults, and points of the space that it declares.
 
-Rates and minibatches of other algorithms are to their defaults as those of the configuration are to its algorithm's.
+The learning rates and minibatches of other algorithms are their defaults, scaled as those of the configuration are.
 """
 
 from collections.abc import Iterator
@@ -19,8 +19,8 @@ from mpitrain.errors import BadInput
 from mpitrain.files import Record
 from mpitrain.sampling.rng import stream
 
-TRIES = 50  # points of every algorithm that may not load, one after another
-NEAR = 0.12  # of an axis: how far neighbours of a good point lie from it
+TRIES = 50  # points of every algorithm: if as many in a row do not load, no more are drawn
+NEAR = 0.12  # of an axis: the standard deviation of neighbours from a good point
 
 
 @dataclass(frozen=True)
@@ -36,24 +36,24 @@ class Candidate:
 
     @property
     def shown(self) -> str:
-        """What it sets, such as "easgd tau=4 learning_rate=0.1"."""
+        """The algorithm and its settings, such as "easgd tau=4 learning_rate=0.1"."""
         said = [f"{key.partition('.')[2]}={value}" for key, value in self.settings.items()]
         return " ".join([self.algorithm, *said]) if self.number else f"{self.algorithm}, as configured"
 
     @property
     def config(self) -> Config:
-        """The same, resolved."""
+        """The resolved configuration."""
         return resolve(self.table)
 
     @property
     def dependence(self) -> tuple[int, int, int]:
-        """What it depends on, the less the better: whether a rank serves, and the options that differ."""
+        """What to sort by, less is better: whether a rank serves, how many of its own options differ, its number."""
         return int(self.config.algorithm.has_master), len(self.settings.keys() - COMMON.keys()), self.number
 
 
 class Candidates:
-    """Candidates of a configuration, of which the keys `fixed` stay; `seed` draws them. Raises BadInput where it does
-    not load."""
+    """The candidates for the configuration `table`, whose keys `fixed` are not varied; `seed` seeds the draws. Raises
+    BadInput if the configuration does not load."""
 
     def __init__(self, table: Record, fixed: set[str], seed: int) -> None:
         self._own, self._fixed, self._seed = resolve(table), fixed, seed
@@ -67,14 +67,14 @@ class Candidates:
         self._larger = given.minibatch / plain.training.minibatch
 
     def axes(self, name: str) -> Space:
-        """What is tried of an algorithm. An optimizer of one's own has its own momentum."""
+        """The axes along which an algorithm is varied; not its momentum if it takes the configured optimizer."""
         kind = ALGORITHMS[name]
         left = (MomentumChoice,) if self._optimizer and kind.any_optimizer else ()
         space = {key if "." in key else f"algorithm.{key}": axis for key, axis in (kind.space or COMMON).items()}
         return {key: axis for key, axis in space.items() if key not in self._fixed and not isinstance(axis, left)}
 
     def drawn(self) -> Iterator[Candidate]:
-        """Each algorithm's defaults, then points of each in turns, as long as any loads."""
+        """Each algorithm's defaults, then points of the algorithms in turns, until too many in a row do not load."""
         vain = 0
         for turn in count():
             for name in self.names:
@@ -86,7 +86,7 @@ class Candidates:
                 return
 
     def near(self, good: list[Candidate]) -> Iterator[Candidate]:
-        """Neighbours of good candidates in turns; none of the configuration itself."""
+        """Neighbours of the candidates `good` in turns, except of the configuration itself."""
         good = [each for each in good if each.number]
         for turn in count() if good else ():
             base = good[turn % len(good)]
@@ -97,7 +97,7 @@ class Candidates:
                 yield found
 
     def candidate(self, name: str, point: tuple[float, ...]) -> Candidate | None:
-        """An algorithm at a point of its space, or with its defaults; None if that does not load, or is the first."""
+        """An algorithm at `point` of its space, () for its defaults; None if that does not load, or is the first."""
         axes, plain = self.axes(name), self._plain(name)
         values = {key: axis.at(u) for (key, axis), u in zip(axes.items(), point, strict=False)}
         table = deepcopy(self.first.table)
@@ -125,7 +125,7 @@ class Candidates:
         return resolve({"algorithm": {"name": name, **self._chosen(name)}})
 
     def point(self, name: str, number: int) -> tuple[float, ...]:
-        """Points that fill the space evenly: an additive recurrence (Roberts' R sequence) from a random start."""
+        """Point `number` of an additive recurrence that fills the space evenly (Roberts' R sequence)."""
         axes, golden = len(self.axes(name)), 2.0
         for _ in range(50):
             golden = (1 + golden) ** (1 / (axes + 1))
@@ -134,7 +134,7 @@ class Candidates:
 
 
 def _slowed(config: Config) -> float:
-    """1 − μ of a configuration's momenta: by what its learning rate is multiplied."""
+    """Π(1 − μ) over the momenta μ: learning rates in the ratio of these products have about the same effect."""
     if config.algorithm.chosen:
         return 1.0
     momenta = [key for key, axis in config.algorithm.space.items() if isinstance(axis, MomentumChoice)]

@@ -47,7 +47,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Search and write the advice; 0, or 75 if a signal stopped it. Raises BadInput naming an option."""
+    """Search and write the advice. Returns 0, or 75 if a signal stopped it. Raises BadInput naming an option."""
     budget, target = _seconds("--budget", options.budget), options.target_error
     question = Question(target, _seconds("--time", options.time) if options.time is not None else None)
     for name, number, least in (("--ranks", options.ranks, 1), ("--seed", options.seed, 0)):
@@ -68,7 +68,7 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as stack:
         stack.callback(lease.release)
         stack.enter_context(stop.listening())
-        live = stack.enter_context(console.status(""))  # nothing where there is no terminal
+        live = stack.enter_context(console.status(""))  # shows nothing without a terminal
         search = Search(question, candidates, trials, budget, not options.here, console.print, live.update)
         try:
             search.run()
@@ -90,7 +90,7 @@ def _seconds(option: str, text: str) -> float:
 
 
 def _trials(options: argparse.Namespace, stop: Stop, own: Record) -> Trials:
-    """How trials are made, which depend on what the user has of its `own`, too. Raises BadInput."""
+    """The trials, here or on a cluster; their outcomes depend on the user's `own` files, too. Raises BadInput."""
     if options.here:
         words = on_ranks(launcher(options.launch), options.ranks, [*PROGRAM, "train"])
         return Trials(options.out, options.ranks, 1, {"here": True, **own}, words, stop)

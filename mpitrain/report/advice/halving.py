@@ -13,12 +13,12 @@ from mpitrain.files import Record
 from mpitrain.report.comparison.table import time_to
 
 T = TypeVar("T")
-ETA = 3  # of the candidates of a rung one in so many goes on, for so many times as long
-Curve = Sequence[Record]  #: evaluations with their "seconds", "samples" and "merit", of which less is better
+ETA = 3  # one in ETA candidates of a rung goes on to the next one, where it trains ETA times as long
+Curve = Sequence[Record]  #: evaluations with their "seconds", "samples" and "merit" (less is better)
 
 
 class Rung(NamedTuple):
-    """So many candidates train for this share of the time."""
+    """A number of `candidates`, each of which trains for a `share` of the time of the last rung."""
 
     candidates: int
     share: float
@@ -34,7 +34,7 @@ def rungs(candidates: int, finalists: int) -> list[Rung]:
 
 
 def column(curve: Curve, key: str) -> list[float]:
-    """The values of a key."""
+    """The values of a key, in the order of the curve."""
     return [float(str(each[key])) for each in curve]
 
 
@@ -51,8 +51,8 @@ def at_time(curve: Curve, seconds: float) -> float:
 
 
 def ranked(curves: Mapping[T, Curve], target: float | None, seconds: float) -> list[T]:
-    """From the best to the worst. Without a target: by the figure of merit at a time. Otherwise by the time to the
-    target, or where fewer reach that, to what half of them reach, and then by the least."""
+    """The keys, best first. Without a target: by the figure of merit at `seconds`. Otherwise by the time to the target
+    or, if fewer than half reach it, to the figure that half of them reach; then by the least figure."""
     if target is None:
         return sorted(curves, key=lambda key: at_time(curves[key], seconds))
     reached = sorted(map(least, curves.values()))

@@ -1,4 +1,4 @@
-"""What comes of a search: the choice, why, the table, the page, and the files that train what is advised."""
+"""The result of a search: the choice, its reasons, the table, the page, and the files that train what is advised."""
 
 import re
 import shlex
@@ -22,13 +22,13 @@ from mpitrain.report.page import page, section
 from mpitrain.report.runs import read_run
 
 HEADER = ["candidate", "result", "samples/s", "bytes/sample", "seeds", "fell out"]
-NEARLY = 0.95  # of the time that was asked for: what ends before that is said to
+NEARLY = 0.95  # of the time that was asked for: a result says if a training ended before this
 
 
 class Finalist:
-    """A candidate that trained for the longest, with what its seeds came to: seconds to the target, or the figure of
-    merit at the time that was asked for, or at the end of a training that ended before it; None where it did not come
-    that far."""
+    """A candidate that trained for the longest, with a value for each seed: the seconds to the target (None if it was
+    not reached); without a target, the figure of merit at the time that was asked for, or at the end of a training that
+    ended before."""
 
     def __init__(self, tried: Tried, question: Question) -> None:
         self.tried, self._by_time = tried, question.target is not None
@@ -59,7 +59,7 @@ class Finalist:
 
 
 class Advice:
-    """The choice among those that trained for the longest. Raises BadInput if there are none."""
+    """The choice among the candidates that trained for the longest. Raises BadInput if there are none."""
 
     def __init__(self, tried: Sequence[Tried], question: Question) -> None:
         self.question, self._tried = question, tried
@@ -69,14 +69,14 @@ class Advice:
         self._finalists = sorted(longest, key=lambda each: (each.tried.fell, each.mean, least(each.tried.curve)))
         best = self._finalists[0]
         final = [each for each in longest if not each.tried.fell and each.seeds >= best.seeds]
-        #: As good within the error: those whose mean lies within what the best came to by its seeds.
+        #: As good within the error: the finalists whose mean is no worse than the worst seed of the best finalist.
         self.equal = [each for each in final if each.mean <= best.high < inf] or [best]
         self.chosen = min(self.equal, key=lambda each: each.tried.candidate.dependence)
         self._first = self.chosen.tried.outcomes[0]
 
     @property
     def asked(self) -> str:
-        """What was looked for."""
+        """What was searched for, such as "time to 5.00% test error"."""
         merit = f"{self._first.part} {shown(merit_of(self._first.summary))}"
         if self.question.target is None:
             return f"{merit} after {duration(self.question.seconds * self.question.whole)}"
@@ -104,7 +104,7 @@ class Advice:
         return said
 
     def _decided(self) -> str:
-        """Why the chosen one is better than the configuration, or else than the next one."""
+        """Why the chosen finalist is better than another: than the configuration itself, or else than the next one."""
         order = sorted(self._finalists, key=lambda each: each.tried.candidate.number > 0)
         other = next((each for each in order if each is not self.chosen), None)
         if other is None:
@@ -135,7 +135,7 @@ class Advice:
         return lines
 
     def write(self, trials: Trials) -> list[str]:
-        """Write all files; lines that say what to do with them."""
+        """Write all files. Returns lines that say what to do with them."""
         config, lines, cells = trials.folder / "advice.toml", self.lines(), self.cells()
         script, advised = config.with_suffix(".sbatch"), deepcopy(self.chosen.tried.candidate.table)
         training = advised.setdefault("training", {})
@@ -159,7 +159,7 @@ class Advice:
 
 
 def _script(config: Path, trials: Trials) -> str:
-    """A batch script for Slurm, after one of jobs/."""
+    """A batch script for Slurm that trains `config`, made from jobs/easgd.sbatch."""
     cores, ranks = (float(str(trials.where.get(key, 1))) for key in ("cores_per_node", "ranks_per_node"))
     head = read_text(shipped("jobs") / "easgd.sbatch").partition("\n# ")[0].replace("=easgd", "=advice")
     head = re.sub(r"--ntasks=\d+", f"--ntasks={trials.ranks}", head)

@@ -1,8 +1,8 @@
-"""The search: without gradients first, then rungs of ever longer trainings, then the best with more seeds.
+"""The search: trials without gradients, then rungs of ever longer trainings, then the best candidates with more seeds.
 
-A bracket has BRACKET candidates: of the first one each algorithm's defaults and points of its space, of later ones half
-are neighbours of the best so far. What is tried follows from the seed and from what earlier trials came to; time only
-decides how far the search comes.
+A bracket has BRACKET candidates: in the first one, each algorithm's defaults and points of its space; in later ones,
+half are neighbours of the best so far. What is tried follows from the seed and from the outcomes of earlier trials;
+time only decides how far the search comes.
 """
 
 import time
@@ -21,10 +21,10 @@ from mpitrain.report.html import duration
 BRACKET, FINALISTS, SEEDS = 27, 3, 3
 PATIENCE = 2  # brackets in a row that find nothing better, after which no more follow
 POINTS = 12  # evaluations of the longest trainings
-CARRIED = 4.0  # times less of its time than the best computes who falls out without having been trained
-LONGEST = 2.0  # times the samples of the configuration that nobody trains on more than
-EASIER = 1.05  # times the configuration's own error that is the target if none is given: seeds differ
-LOOK, RUNG, FINALS = 1.0, 2.0, 3.0  # how these share the time that is left
+CARRIED = 4.0  # a candidate that computes this many times less of its time than the best falls out without a training
+LONGEST = 2.0  # most samples of a training, as a multiple of the configuration's
+EASIER = 1.05  # the target if none is given, as a multiple of the configuration's own error: seeds differ
+LOOK, RUNG, FINALS = 1.0, 2.0, 3.0  # weights of the trials without gradients, a rung and the finals in the time left
 LATE = "the budget was spent"
 
 
@@ -34,8 +34,8 @@ class Interrupted(Exception):
 
 @dataclass(eq=False)
 class Tried:
-    """What became of a candidate: without gradients, by seed in its longest trainings, which are of this share of the
-    time and of so many epochs, and why it fell out."""
+    """What became of a candidate: `carried`, without gradients; `outcomes`, by seed, of its longest trainings, which
+    had `share` of the time and `epochs`; and why it fell out ("" if it did not)."""
 
     candidate: Candidate
     carried: Outcome | None = None
@@ -46,14 +46,14 @@ class Tried:
 
     @property
     def curve(self) -> Curve:
-        """That of the first seed."""
+        """The curve of the first seed."""
         return self.outcomes[0].curve
 
 
 @dataclass
 class Question:
-    """What is asked: the time to a target, or what a time leads to; neither: the configuration's own error. `seconds`
-    is what a whole training lasts, of which the budget allows the share `whole`."""
+    """What is asked: the time to `target`, or the least error after `time`; if both are None, the time to the error of
+    the configuration itself. A whole training lasts `seconds`, of which the budget allows the share `whole`."""
 
     target: float | None
     time: float | None
@@ -63,7 +63,7 @@ class Question:
 
 @dataclass
 class Search:
-    """Carries out the search within a budget of seconds; `tried` has what it found. `phantoms`: whether trials without
+    """Carries out the search in `budget` seconds; `tried` holds what it found. `phantoms`: whether trials without
     gradients can be made; `say` prints a line that stays, `show` one that tells how far the search is."""
 
     question: Question
@@ -122,7 +122,7 @@ class Search:
         short = self._one(self._trial(first, asked.whole / ETA**2), 0.2)
         while self._dearest(short) * BRACKET / self.trials.processes > self.budget / 4 and asked.whole > 0.1:
             shorter = self._one(self._trial(first, asked.whole / ETA**3), 0.2)
-            if shorter.wall * 2 > short.wall:  # it is the start that takes the time
+            if shorter.wall * 2 > short.wall:  # most of the time is the start of the program
                 break
             short, asked.whole = shorter, asked.whole / ETA
         if asked.whole < 1:
@@ -137,8 +137,8 @@ class Search:
             asked.target = float(f"{EASIER * least(first.curve):.3g}")
 
     def _dearest(self, short: Outcome) -> float:
-        """The seconds that a training as long as this one takes if all of its ranks compute: in earnest they do so side
-        by side, and in a simulation one after another."""
+        """The seconds that a training as long as `short` takes if all of its ranks compute: in earnest they do so at
+        the same time, and in a simulation one after another."""
         carried = self.tried[0].carried
         if not self.phantoms or carried is None:
             return short.wall
@@ -146,14 +146,14 @@ class Search:
         return start + (short.wall - start) * self.trials.ranks / max(short.number("workers"), 1.0)
 
     def _one(self, trial: Trial, part: float = 1.0) -> Outcome:
-        """The outcome of one trial, for which there is this part of the time that is left."""
+        """The outcome of one trial, which may take the fraction `part` of the time that is left."""
         return self._try([trial], part).get(trial.name, Outcome(trial.name, LATE, inf))
 
     def _carries(self, candidate: Candidate) -> bool:
         return self.phantoms and not candidate.config.algorithm.divides
 
     def _bracket(self, tried: list[Tried]) -> float:
-        """Halve the number of candidates again and again; the seconds that all took, one after another."""
+        """Train the candidates in rungs of ever fewer. Returns the seconds of all trials, as if one after another."""
         self.tried += tried
         self._look([each for each in tried if self._carries(each.candidate)])
         schedule = rungs(BRACKET, FINALISTS)
@@ -175,7 +175,7 @@ class Search:
         return walls
 
     def _look(self, tried: Sequence[Tried]) -> None:
-        """Drop those whose workers hardly compute, as the network cannot carry what they send."""
+        """Drop the candidates whose workers hardly compute, because the network cannot carry what they send."""
         trials = [self._phantom(each.candidate) for each in tried]
         found = self._try(trials, LOOK / (LOOK + 3 * RUNG + FINALS), "without gradients")
         for each, trial in zip(tried, trials, strict=True):
@@ -188,7 +188,7 @@ class Search:
                 each.fell = f"workers compute {shares[id(each)]:.0%} of their time"
 
     def _phantom(self, candidate: Candidate) -> Trial:
-        """As many exchanges as show how it goes on."""
+        """A trial without gradients, of as many exchanges as show the pace of a whole training."""
         period, config = 1, candidate.config
         with suppress(NotImplementedError):
             period = config.algorithm.period
@@ -196,7 +196,7 @@ class Search:
         return Trial(candidate, float(f"{min(epochs, LONGEST * self._epochs):.4g}"), self._seed, phantom=True)
 
     def _trial(self, tried: Tried, share: float, more: int = 0) -> Trial:
-        """A training for this share of the time, or where its speed is not known of the configuration's samples."""
+        """A training for `share` of the time (of the epochs if its speed is unknown); its seed is higher by `more`."""
         epochs, points = self._epochs * share, max(round(POINTS * share / self.question.whole), POINTS // 3)
         speed = next((each.speed for each in (tried.carried, *tried.outcomes) if each and each.speed), 0.0)
         if self._samples:
@@ -218,7 +218,7 @@ class Search:
             each.fell = "" if each in final + own else "others were sooner"
 
     def _try(self, trials: Sequence[Trial], part: float, what: str = "as configured") -> dict[str, Outcome]:
-        """The outcomes of trials that ended within this part of the time that is left."""
+        """The outcomes of the trials that ended within the fraction `part` of the time left. Raises Interrupted."""
         until = time.monotonic() + max(self.left, 0.0) * part
         found = self.trials.carry_out(
             trials, until, lambda done: self.show(f"{what}: {done} of {len(trials)}, {self.left:.0f} s left")

@@ -1,4 +1,4 @@
-"""The trials of a search: each is a training in a process of its own, and what came of it is kept in a file."""
+"""The trials of a search: each is a training in a process of its own, whose outcome is kept in a file."""
 
 import json
 import os
@@ -24,7 +24,7 @@ from mpitrain.report.runs import read_run
 from mpitrain.signals import Stop
 from mpitrain.stopwatch import shares
 
-GRACE = 10.0  # seconds that a training has to end once it is told to
+GRACE = 10.0  # seconds that a training has to end after a stop request
 #: Evaluations take no time, nothing is written that nobody reads, and all ranks train.
 QUIET: Record = {
     "run.evaluate_late": True,
@@ -40,7 +40,7 @@ QUIET: Record = {
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate's training for so many epochs, evaluated at so many `points`. A `phantom` computes no gradients."""
+    """A candidate's training for `epochs`, evaluated at `points` points of it. A `phantom` computes no gradients."""
 
     candidate: Candidate
     epochs: float
@@ -50,19 +50,19 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Of its run folder."""
+        """The name of its run folder."""
         kind = "phantom" if self.phantom else f"{self.epochs:.4g}"
         return f"{self.candidate.number:03d}-{self.candidate.algorithm}-{kind}-s{self.seed}"
 
     def settings(self) -> list[str]:
-        """The overrides of its candidate's configuration."""
+        """Command-line words that override keys of its candidate's configuration."""
         own: Record = {"training.epochs": self.epochs, "training.seed": self.seed}
         own["run.evaluate_every"] = self.epochs / self.points if self.points else 0
         return [word for key, value in (QUIET | own).items() for word in ("--set", f"{key}={json.dumps(value)}")]
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What came of a trial: its summary and curve, or `why` it did not finish; `wall`: the seconds of all that."""
+    """The outcome of a trial: its summary and curve, or `why` it did not finish; `wall`: seconds from start to end."""
 
     name: str
     why: str = ""
@@ -89,14 +89,14 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 def outcome(trial: Trial, folder: Path, log: Path, status: int, wall: float) -> Outcome:
-    """What came of a trial that ended with this status; its run folder need not be there."""
+    """The outcome of a trial whose process ended with `status` after `wall` seconds; its run folder need not exist."""
     run = None
     with suppress(BadInput):
         run = read_run(folder, trial.name)
     if status or run is None or not run.finished:
         return Outcome(trial.name, printable(last_words(log.read_bytes(), status)), wall)
     merit = merit_of(run.results)
-    # dev, where there is one: what was chosen on the test set looks better there than it is
+    # dev, if there is one: a candidate chosen by its test error looks better on the test set than it is
     part = "dev" if f"dev_{merit}" in run.results else "test"
     names = {"seconds": "seconds", "samples": "samples", "merit": f"{part}_{merit}"}
     evaluated = [{name: finite(each, key) for name, key in names.items()} for each in run.events("evaluate")]
@@ -106,9 +106,9 @@ def outcome(trial: Trial, folder: Path, log: Path, status: int, wall: float) -> 
 
 @dataclass
 class Trials:
-    """Trials on so many ranks, `processes` at a time, in a folder. `where`: what else they depend on, as on a cluster
-    and the user's code; `words`: what their command lines begin with; `earlier`: the seconds of those that an earlier
-    start has made."""
+    """Trials on `ranks` ranks, `processes` at a time, in `folder`. `where`: what else the outcomes depend on, such as
+    the cluster and the user's code; `words`: what command lines begin with; `earlier`: the seconds of the trials that
+    an earlier search made."""
 
     folder: Path
     ranks: int
@@ -119,8 +119,8 @@ class Trials:
     earlier: float = 0.0
 
     def carry_out(self, trials: Sequence[Trial], until: float, said: Callable[[int], None]) -> dict[str, Outcome]:
-        """The outcomes of trials by name, without those that had not ended at that time or when a stop was requested;
-        `said` hears how many there are."""
+        """The outcomes by name, without trials that had not ended at `until` (time.monotonic) or when a stop was
+        requested. `said` is called with the number of outcomes so far."""
         found = {trial.name: each for trial in trials if (each := self._kept(trial)) is not None}
         self.earlier += sum(each.wall for each in found.values())
         left = list({trial.name: trial for trial in trials if trial.name not in found}.values())
@@ -142,7 +142,7 @@ class Trials:
         return found
 
     def run_folder(self, name: str) -> Path:
-        """That of a trial of this name."""
+        """The run folder of the trial called `name`."""
         return self.folder / "runs" / name
 
     def _start(self, trial: Trial) -> "subprocess.Popen[bytes]":
@@ -164,7 +164,7 @@ class Trials:
         return found
 
     def _kept(self, trial: Trial) -> Outcome | None:
-        """What an earlier start has found; None also where it is damaged, or of another question."""
+        """The outcome from an earlier search; None if there is none, or if it is damaged or had other settings."""
         try:
             fields = unsealed_json(read_whole(self._file(trial)))
             return msgspec.convert(fields, Outcome) if fields.pop("of", None) == self._of(trial) else None

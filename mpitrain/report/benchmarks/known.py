@@ -23,18 +23,18 @@ from mpitrain.errors import BadInput, last_words, naming
 from mpitrain.files import Record, read_text, shipped, write_whole
 
 FOLDER = Path("runs/benchmarks")  # of the data, unless data.path is given
-TARGETS = {"bytes": "2.5", "glyphs": "0.3", "speech": "0.4"}  # which one worker reaches in about half its time
+TARGETS = {"bytes": "2.5", "glyphs": "0.3", "speech": "0.4"}  # reached by one worker after about half of its time
 NAMES = tuple(TARGETS)
 HERE = Path(__file__).parent
 TOLD = "benchmark.json"
 PROGRAM = (sys.executable, "-m", "mpitrain", "prepare")
 WHEEL, VERSION = "sympy", "1.14.0"  # pure Python, 25 MB of it; PyTorch installs it
-SYMBOLS = ("D050000L*", "StandardSymbolsPS*")  # fonts that draw other things than the letters asked for
+SYMBOLS = ("D050000L*", "StandardSymbolsPS*")  # fonts that draw symbols in place of letters
 
 
 class Base(NamedTuple):
-    """What all configurations of a comparison begin with: a TOML file and overrides, and an optimizer with its learning
-    rate where the algorithm takes one and no other is named."""
+    """What all configurations of a comparison begin with: a TOML file, overrides, and an optimizer with its learning
+    rate, for algorithms that take any optimizer, unless a configuration names another."""
 
     path: Path
     settings: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ def base_of(name: str, settings: list[str]) -> Base:
 
 
 def require_data(name: str, settings: list[str]) -> None:
-    """Make a benchmark's data where they are not there, unless `settings` have a data.path. Raises BadInput."""
+    """Make a benchmark's data if they do not exist yet, unless `settings` have a data.path. Raises BadInput."""
     if not _given(settings):
         make(name, FOLDER / name)
 
@@ -65,7 +65,7 @@ def _given(settings: list[str]) -> bool:
 
 
 def make(name: str, folder: Path) -> None:
-    """Make the data in a folder if it is not there; print their checksum. Raises BadInput naming what is missing."""
+    """Make the data in `folder` unless it exists; print their checksum. Raises BadInput naming what is missing."""
     if not folder.exists():
         new = folder.with_name(f".making-{os.getpid()}-{folder.name}")
         scratch = new.with_name(f"{new.name}-from")
@@ -131,7 +131,7 @@ MAKERS: dict[str, Callable[[Path, Path], Record]] = {"bytes": _bytes, "glyphs": 
 
 
 def run(words: Sequence[str], folder: Path | None = None, hint: str = "") -> None:
-    """Run a command to its end. Raises BadInput with the last thing that it said, and a hint."""
+    """Run a command in `folder` to its end. If it fails, raises BadInput with its last words and `hint`."""
     try:
         ended = subprocess.run(words, cwd=folder, stderr=subprocess.PIPE, check=False)
     except OSError as error:

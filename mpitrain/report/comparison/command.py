@@ -25,7 +25,7 @@ from mpitrain.start import Subparsers, option
 
 DAY = 86400.0
 Kind = TypeVar("Kind", int, float)
-Starter = Callable[[Element], list[str]]  # the command line of a run
+Starter = Callable[[Element], list[str]]  # gives the command line of an element's run
 
 
 def add_parser(subparsers: Subparsers) -> None:
@@ -55,7 +55,7 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Carry out the step. Returns 0 if all its runs are finished, 75 if a signal stopped it, otherwise 1.
+    """Carry out the step that is chosen. Returns 0 if its runs are finished, 75 if a signal stopped it, otherwise 1.
 
     Raises BadInput naming the option.
     """
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     with ExitStack() as held:
         if not options.table:
             starter = _starter(options, elements)
-            if options.element is None:  # a job array's share the folder
+            if options.element is None:  # the runs of a job array, one a process, share the folder
                 held.callback(_lease(options.out).release)
             if _run_all(chosen, len(elements), starter, options.deadline):
                 say("stopped by a signal; the same command continues")

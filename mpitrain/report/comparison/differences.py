@@ -23,7 +23,7 @@ from mpitrain.report.comparison.table import Row
 from mpitrain.sampling.rng import stream
 
 KEPT = "blocks.json"  # in a run's folder
-DRAWS, TOGETHER = 10_000, 500
+DRAWS, TOGETHER = 10_000, 500  # bootstrap draws, and how many of them are computed at a time
 COVERED = 95.0  # per cent of the draws
 
 
@@ -42,7 +42,7 @@ class BlockSums:
 
 @dataclass(frozen=True)
 class Difference:
-    """`mean` is the other's figure minus the base's, `low` to `high` covers it; `relative` to the base's."""
+    """`mean`: a row's figure minus that of the `base`; COVERED per cent of the draws are between `low` and `high`."""
 
     base: float
     mean: float
@@ -51,7 +51,7 @@ class Difference:
 
     @property
     def relative(self) -> tuple[float, float, float]:
-        """The same three as shares of the base's figure."""
+        """`mean`, `low` and `high` as fractions of the base's figure."""
         return self.mean / self.base, self.low / self.base, self.high / self.base
 
 
@@ -109,7 +109,7 @@ def note(rows: Sequence[Row], test_set: str) -> str:
     """What the table's numbers mean."""
     return (
         f"Differences of the {test_set} {shown(rows[0].merit)}, less is better: blocks of the same test samples, and "
-        "each side's seeds, drawn anew 10,000 times. relative: as a share of the base's."
+        f"each side's seeds, drawn anew {DRAWS:,} times. relative: as a share of the base's."
     )
 
 
@@ -128,7 +128,7 @@ def values(found: Sequence[Pair]) -> list[Record]:
 
 
 def difference(base: Sequence[BlockSums], other: Sequence[BlockSums]) -> Difference:
-    """Between the mean figures of the seeds of two trainings. Their blocks are the same."""
+    """The difference between the means over seeds of two trainings' figures. All have the same blocks of samples."""
     rng, samples = stream(1, "bootstrap"), base[0].samples
     each = np.mean([run.sums for run in other], 0) - np.mean([run.sums for run in base], 0)
     drawn = np.empty(DRAWS)
@@ -142,7 +142,7 @@ def difference(base: Sequence[BlockSums], other: Sequence[BlockSums]) -> Differe
 
 
 def _of_seeds(runs: Sequence[BlockSums], rng: np.random.Generator) -> Array:
-    """How far the mean of seeds that are drawn anew lies from that of all: [DRAWS]."""
+    """By how much the mean over seeds drawn anew differs from the mean over all seeds, for each draw: [DRAWS]."""
     n, means = len(runs), np.array([run.mean for run in runs])
     if n == 1:
         return np.zeros(DRAWS)

@@ -14,7 +14,7 @@ from mpitrain.errors import BadInput, last_words, naming
 from mpitrain.report import ingredients
 from mpitrain.report.comparison.matrix import Element
 
-KEPT = "cluster.toml"  # in the comparison's folder: that of all its runs
+KEPT = "cluster.toml"  # in the comparison's folder: a copy of the file of the cluster of all its runs
 DEADLINE = 120.0  # seconds to read a configuration and a cluster
 
 
@@ -25,7 +25,7 @@ def launched(element: Element, launch: str) -> list[str]:
 
 
 def simulated(element: Element, cluster: str, last: tuple[str, ...] = ()) -> list[str]:
-    """The whole command line of an element's simulated run; `last` in place of the words that start or continue it."""
+    """The whole command line of an element's simulated run; `last` replaces the words that start or continue it."""
     where = ["--cluster", cluster, "--ranks", str(element.ranks)]
     return [*PROGRAM, "simulate", *element.words, *where, *(last or ("--continue", str(element.folder)))]
 
@@ -37,7 +37,7 @@ def require_room(elements: list[Element], cluster: str) -> None:
 
 
 def carry_out(words: list[str], deadline: float, late: str, failed: str) -> None:
-    """Run a command to its end. Raises BadInput: it was `late` by the deadline, or it `failed`, and its last words."""
+    """Run a command to its end. Raises BadInput: `late` after `deadline` seconds, or `failed` with its last words."""
     try:
         ended = subprocess.run(words, capture_output=True, timeout=deadline, check=False)
     except subprocess.TimeoutExpired:
@@ -47,7 +47,7 @@ def carry_out(words: list[str], deadline: float, late: str, failed: str) -> None
 
 
 def require_same(out: Path, cluster: str) -> None:
-    """Raise BadInput if there are runs in the comparison's folder that are of another cluster, or real."""
+    """Raise BadInput if `out` has runs that were made on another cluster than `cluster`, which is "" for real runs."""
     kept = out / KEPT
     if kept.exists() and not cluster:
         raise BadInput(f"{out}: its runs are simulated: give --simulate {kept}, or take another --out")

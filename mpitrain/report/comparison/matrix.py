@@ -12,9 +12,9 @@ from mpitrain.files import Record
 from mpitrain.report.benchmarks.known import Base
 from mpitrain.report.runs import StoredRun, read_run
 
-#: Some ranks wait for an evaluation, others do not, and on few cores it slows down what the others do.
+#: An evaluation during training holds some ranks up and, on few cores, slows the others down: it is put off to the end.
 EVALUATION = "run.evaluate_late=true"
-FAIR = ("training.minibatch", "training.learning_rate")  # in which rows are to differ only if somebody wants it
+FAIR = ("training.minibatch", "training.learning_rate")  # keys in which rows should differ only on purpose
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class Element:
         return run
 
     def state(self) -> str:
-        """finished, diverged, unfinished or missing."""
+        """The run's state: "finished", "diverged", "unfinished" or "missing". Raises BadInput as `read` does."""
         return self._state_of(self.read())
 
     def finished(self) -> StoredRun | None:
@@ -104,14 +104,14 @@ def matrix(
 
 
 def _left(path: Path | None, overrides: list[str]) -> tuple[str, ...]:
-    """The keys in FAIR that neither the file nor an override sets, nor a preset of the algorithm that they choose."""
+    """The keys in FAIR that are set neither by the file, nor by an override, nor by the preset that these choose."""
     said = flat(with_keys(read_toml(path) if path else {}, overrides))
     recipe = ALGORITHMS[str(said.get("algorithm.name", "asgd"))].recipes.get(str(said.get("algorithm.preset")), {})
     return tuple(key for key in FAIR if key not in {**said, **flat(recipe)})
 
 
 def by_chance(elements: list[Element]) -> Iterator[str]:
-    """Say in which of the keys in FAIR configurations differ though nobody set it for some of them."""
+    """Lines about keys in which rows differ though nobody set them for all: keys in FAIR, and "auto" ones in CHOSEN."""
     for key in FAIR:
         left = dict.fromkeys(each.configuration for each in elements if key in each.left)
         if left and len({each.config[key] for each in elements}) > 1:
@@ -137,8 +137,8 @@ def _source(name: str) -> tuple[str, Path | None, list[str]]:
 
 
 def _changing(base: Base, name: str, settings: list[str]) -> tuple[str, Path, list[str]]:
-    """The same of a benchmark's configuration as the name changes it. The benchmark's optimizer comes with it where
-    the algorithm takes one, and no other is named."""
+    """As `_source`, for a benchmark's configuration as the name changes it. The benchmark's optimizer is added if the
+    algorithm takes any optimizer and no other one is named."""
     label, path, own = _source(name)
     own = [*base.settings, *own, *(overrides_of(read_toml(path)) if path else [])]
     algorithm = load(base.path, [*own, *settings]).algorithm

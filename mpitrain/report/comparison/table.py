@@ -72,15 +72,15 @@ class Row:
     ranks: int
     seeds: list[int]
     runs: list[StoredRun]  # the finished ones
-    error: Spread  # as the others, over the seeds: None for one that is missing
-    speed: Spread
+    error: Spread  # the final figures of merit by seed, None for a run that is not finished
+    speed: Spread  # samples a second by seed
     merit: str
-    config: Record  # of its first seed
+    config: Record  # the configuration of the first seed
     reached: dict[float, TimesToTarget] = field(default_factory=dict)
 
     def mean_by_all(self, target: float) -> float | None:
-        """The mean time if every seed reached the target, otherwise it would leave out the slowest; None also if it is
-        an upper bound."""
+        """The mean time to the target; None if it is an upper bound, or if a seed did not reach the target: the mean
+        would leave out the slowest."""
         reached = self.reached[target]
         return reached.mean if len(reached.values) == len(self.seeds) and not reached.at_most else None
 
@@ -117,13 +117,13 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
 
 
 def _speed(results: Record) -> float | None:
-    """Samples a second of the whole run; a summary has those since its last resume."""
+    """Samples a second of the whole run; `samples_per_second` in a summary is the speed since the last resume."""
     samples, seconds = finite(results, "samples"), finite(results, "seconds")
     return samples / seconds if samples and seconds else None
 
 
 def _merit(results: list[Record]) -> str:
-    """The figure of merit of all finished runs; another may not have been evaluated. Raises BadInput if they have
+    """The name of the figure of merit of all finished runs ("error" if there are none). Raises BadInput if they have
     several."""
     merits = sorted({merit_of(each) for each in results}) or ["error"]
     if len(merits) > 1:
