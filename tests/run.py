@@ -66,7 +66,7 @@ def main(implementations: list[str]) -> int:
         """What takes one core."""
         found = step("mypy", [pythons[0], "-m", "mypy"], SERIAL_DEADLINE)
         found += step("recipes", [pythons[0], "-m", "pytest", "-q", RECIPES], SERIAL_DEADLINE)
-        pythons.extend(environment(mpi) for mpi in implementations[1:])
+        pythons.extend(environment(mpi, oldest=True) for mpi in implementations[1:])
         return found
 
     for number, mpi in enumerate(implementations):
@@ -100,21 +100,21 @@ def main(implementations: list[str]) -> int:
     return bool(failed)
 
 
-def environment(mpi: str) -> str:
-    """A virtual environment with this package and one MPI implementation; its Python."""
+def environment(mpi: str, oldest: bool = False) -> str:
+    """A virtual environment with this package and one MPI implementation, and with the newest versions of other
+    packages or the oldest that setup.cfg allows; its Python."""
     folder = ROOT / ".tests" / mpi
     python = folder / "bin" / "python"
     if not python.exists():
         venv.create(folder, with_pip=True)
     pip = [str(python), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
     install = [*pip, "--no-compile", f".[{mpi},test]"]  # what is imported is compiled then, and that is a small part
-    # Serial tests run beside MPICH. The other environment shows that PyTorch may be missing, and what may be how old.
-    if mpi == "mpich":
+    if mpi == "mpich":  # where the serial tests run; the other environment shows that PyTorch may be missing
         install += [f".[{mpi},torch]", "torch==2.13.*"]
-    else:
-        oldest = ROOT / ".tests" / "oldest.txt"
-        oldest.write_text(oldest_versions((ROOT / "setup.cfg").read_text()))
-        install += ["--constraint", str(oldest)]
+    if oldest:
+        constraints = ROOT / ".tests" / "oldest.txt"
+        constraints.write_text(oldest_versions((ROOT / "setup.cfg").read_text()))
+        install += ["--constraint", str(constraints)]
     if step(f"install beside {mpi}", install, INSTALL_DEADLINE):
         sys.exit(1)
     return str(python)
