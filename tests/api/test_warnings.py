@@ -34,7 +34,7 @@ def test_what_is_probably_not_intended(
 
 
 def test_threads_that_are_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a BLAS that threadpoolctl does not know: three ranks on two cores trained a hundredth of the samples."""
+    """Of a BLAS that threadpoolctl does not know: three ranks on two cores trained a tenth of the samples."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
         monkeypatch.delenv(name, raising=False)
     assert not list(warnings.of_threads(2, 2))
