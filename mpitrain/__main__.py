@@ -54,7 +54,8 @@ def main(arguments: list[str] | None = None) -> int:
         run = resolve_name(options.run) if isinstance(options.run, str) else options.run
         status = int(run(options) or 0)
         trains = words[0] in ("train", "launch") and not options.print_config  # its results are in the run folder
-        return 1 if _output_was_lost() and not trains else status
+        lost = _output_was_lost()
+        return status or int(lost and not trains)
     except BadInput as error:
         say(error)
         return 2
@@ -79,16 +80,17 @@ def _refuse(fault: str) -> int:
 
 
 class _Outlet(io.FileIO):
-    """Standard output. Once nobody reads it, or its disk is full, what is written is dropped: commands go on."""
+    """Standard output of a command. Once nobody reads it, or its disk is full, what is written is dropped, so that the
+    command goes on."""
 
-    lost: OSError | None = None  #: why output is dropped
+    lost: OSError | None = None  #: why the process's output is dropped, if it is
 
     def write(self, content: Any, /) -> int:
-        if self.lost is None:
+        if _Outlet.lost is None:
             try:
                 return super().write(content) or 0
             except OSError as error:
-                self.lost = error
+                _Outlet.lost = error
         return len(memoryview(content).cast("B"))
 
 
@@ -110,11 +112,9 @@ def _prepare_output() -> None:
 def _output_was_lost() -> bool:
     """Whether output could not be written, for another reason than a closed pipe; say so on standard error."""
     sys.stdout.flush()
-    buffer = getattr(sys.stdout, "buffer", None)
-    lost = getattr(getattr(buffer, "raw", buffer), "lost", None)
-    if lost is None or isinstance(lost, BrokenPipeError):
+    if _Outlet.lost is None or isinstance(_Outlet.lost, BrokenPipeError):
         return False
-    say(f"standard output: cannot be written: {lost.strerror}")
+    say(f"standard output: cannot be written: {_Outlet.lost.strerror}")
     return True
 
 

@@ -47,7 +47,7 @@ from mpitrain.start import DEADLINE
 
 #: Keys whose "auto" is replaced by a definite value when a run starts.
 CHOSEN = ("model.backend", "run.matmul")
-MANY = 1 << 40  # samples: so many that only a warm-up in epochs, or a share, can be too long
+MANY = 1 << 40  # samples of an epoch, by which a warm-up in updates is never too long; in epochs or a share it may be
 #: Defaults of [training] if no file, data, network or algorithm is given. Without them, the loss of a newcomer's first
 #: run would rise in its first epochs on a busy machine, where gradients are stale.
 FIRST: Record = {"warmup": "5%", "clip_norm": 1.5}

@@ -17,7 +17,8 @@ def open_plain() -> Console:
 
 
 class Output(Console):
-    """Standard output that becomes silent when its reader is gone or its disk is full, so that a training continues."""
+    """Standard output that becomes silent when its reader is gone or its disk is full, so that a training continues.
+    Needed where a user's program calls `train`: commands have `__main__._Outlet` for all that they print."""
 
     def print(self, *objects, **options) -> None:  # type: ignore[no-untyped-def]
         try:

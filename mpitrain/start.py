@@ -207,7 +207,7 @@ def _told(controller: str, name: str) -> Iterator[str]:
     """The contents of the files `name` of this process's control group and of the groups that contain it. Version 2 of
     control groups has all files in one tree; version 1 has a tree for each controller."""
     with suppress(OSError):
-        for line in OWN.read_text().splitlines():
+        for line in OWN.read_text(errors="surrogateescape").splitlines():
             _, controllers, path = line.split(":", 2)
             if controller in controllers.split(","):
                 place = GROUPS / controller / path.lstrip("/")

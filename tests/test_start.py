@@ -173,7 +173,7 @@ def test_control_groups_limit_cores_and_memory(
     monkeypatch.setattr(start, "OWN", tmp_path / "own")
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(3)))
     assert start.core_limit() == cores
-    assert start.usable_cores() == min(int(min(cores, 3)), 3)
+    assert start.usable_cores() == int(min(cores, 3))
     assert start.usable_memory() == (installed if memory is None else memory)
 
 

@@ -15,6 +15,7 @@ from mpitrain.checkpoint.draft import SPARE
 from mpitrain.checkpoint.files import folders
 from mpitrain.data.normalising import UNNORMALISED
 from mpitrain.data.origin import Origin
+from mpitrain.errors import some
 from mpitrain.files import Record
 from mpitrain.sampling.stages import Schedule
 from mpitrain.start import THREADS
@@ -97,7 +98,8 @@ def of_threads(number: int, share: int) -> Iterator[str]:
     whose threads this program does not limit to this number, and the user does not either: ranks that share cores then
     wait for each other at every layer."""
     if number > share:
-        yield f"run.threads: {number} threads a rank, which has {share} of the cores; run.threads={share} is sooner"
+        cores = some(share, "core")
+        yield f"run.threads: {number} threads a rank, whose share is {cores}; run.threads={share} is faster"
     known = any(library["user_api"] == "blas" for library in threadpool_info())
     if not known and not any(os.environ.get(name) for name in THREADS[1:]):
         unknown = "has no effect on NumPy's BLAS, which threadpoolctl does not know"

@@ -11,7 +11,8 @@ import socket
 import stat
 import threading
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
@@ -171,6 +172,19 @@ class Lease:
                 elif holder.token and not self._over.is_set():
                     say(f"{self.folder}: lost to another run: {holder}")
                     os._exit(1)
+
+
+@contextmanager
+def occupying(folder: Path) -> Iterator[None]:
+    """Make a folder, if it is missing, and keep other processes from using it within the context. Raises BadInput
+    naming it and, if another process uses it, that process."""
+    with naming(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    lease = Lease(folder)
+    try:
+        yield
+    finally:
+        lease.release()
 
 
 def user(folder: Path) -> Holder | None:

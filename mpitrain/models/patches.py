@@ -74,9 +74,9 @@ class PatchProduct:
 
 
 class GroupProduct:
-    """Products in groups, where each filter sees the channels of its own group (Krizhevsky et al. 2012, §3.2), with
-    weights [kh, kw, channels of a group, filters]. `products` has one for each group, which works on copies of its
-    part."""
+    """A grouped convolution: each filter sees only the channels of its group (Krizhevsky et al. 2012, §3.2). Weights
+    are [kh, kw, channels of a group, filters]. `products` has a product for each group, which computes with copies of
+    the group's channels and weights."""
 
     def __init__(self, name: str, products: Sequence[PatchProduct], workspace: Workspace) -> None:
         self._name, self._products, self._workspace = name, products, workspace

@@ -2,7 +2,7 @@
 under `mpirun --with-ft ulfm`.
 
 A call that finds a rank dead raises RankLost; a send does not, but the next probe, receive or collective after it does.
-So a rank learns of a loss where it takes in what others have done, not in the middle of its own work.
+So a rank learns of a loss only when it receives from other ranks, not in the middle of its own work.
 """
 
 import os

@@ -29,7 +29,7 @@ class NodeMemory:
     """This rank's view of its node's memory; `part` and `parts` as in `mpitrain.data.sharing`.
 
     The first rank of a node makes the files, the others open them through that process's folder in /proc. Collective
-    over all ranks; raises BadInput in all of them if one cannot reach the files, as from a container of its own.
+    over all ranks; raises BadInput on all of them if one, such as a rank in a container of its own, cannot open these.
     """
 
     def __init__(self, transport: Transport) -> None:

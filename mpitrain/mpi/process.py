@@ -100,7 +100,7 @@ class Process(Runtime):
                 return
             if local_rank_of(os.environ, 0) == 0:
                 line = f"/dev/shm has {whole / 1e6:,.0f} MB, MPI wants {wanted / 1e6:,.0f} MB for {ranks} ranks"
-                say(f"warning: {line}, or may end with a bus error; in a container: --shm-size=8g")
+                say(f"warning: {line}, or the ranks may crash in MPI_Init; in a container: --shm-size=8g")
             self.sleep(PRINTING)
 
     def finalize_within(self, seconds: float) -> None:

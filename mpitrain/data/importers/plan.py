@@ -144,7 +144,7 @@ def add_source(
 
 
 def require_least(options: argparse.Namespace, **least: int) -> None:
-    """Raise BadInput naming an option below its `least` value, or --classes if a corpus cannot have so many."""
+    """Raise BadInput naming an option below its `least` value, or --classes above what any corpus may have."""
     for name, value in least.items():
         given = getattr(options, name)
         if given is not None and given < value:

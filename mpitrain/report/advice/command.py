@@ -7,10 +7,10 @@ from pathlib import Path
 
 from mpitrain.api.clusters import find
 from mpitrain.api.launching import PROGRAM, launcher, on_ranks
-from mpitrain.checkpoint.lease import Lease
+from mpitrain.checkpoint.lease import occupying
 from mpitrain.config import FIRST, read_toml, with_keys
 from mpitrain.console import open_console
-from mpitrain.errors import BadInput, naming, printable, say, some
+from mpitrain.errors import BadInput, printable, say, some
 from mpitrain.files import Record
 from mpitrain.report import ingredients
 from mpitrain.report.advice.candidates import Candidates
@@ -60,13 +60,10 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput(f"--target-error {target:g}: not an error{', which is a fraction such as 0.05' * (most == 1.0)}")
     stop, console = Stop(), open_console()
     trials = _trials(options, stop, {"ingredients": ingredients.of_config(candidates.first.config)})
-    with naming(options.out):
-        options.out.mkdir(parents=True, exist_ok=True)
-    lease = Lease(options.out)
     where = "in earnest" if options.here else f"on {options.cluster}, {some(trials.processes, 'simulation')} at a time"
-    print(f"{some(len(candidates.names), 'algorithm')} on {some(options.ranks, 'rank')} {where}", flush=True)
     with ExitStack() as stack:
-        stack.callback(lease.release)
+        stack.enter_context(occupying(options.out))
+        print(f"{some(len(candidates.names), 'algorithm')} on {some(options.ranks, 'rank')} {where}", flush=True)
         stack.enter_context(stop.listening())
         live = stack.enter_context(console.status(""))  # shows nothing without a terminal
         search = Search(question, candidates, trials, budget, not options.here, console.print, live.update)

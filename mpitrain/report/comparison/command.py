@@ -4,13 +4,13 @@ import argparse
 import json
 import math
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TypeVar
 
 from mpitrain.api.launching import Relay, launcher
-from mpitrain.checkpoint.lease import Lease
-from mpitrain.errors import BadInput, naming, printable, say
+from mpitrain.checkpoint.lease import occupying
+from mpitrain.errors import BadInput, printable, say
 from mpitrain.files import write_whole
 from mpitrain.monitoring.records import merits, shown
 from mpitrain.report.benchmarks.known import NAMES, TARGETS, base_of, require_data
@@ -85,23 +85,15 @@ def run(options: argparse.Namespace) -> int:
             step, rate = config.get("algorithm.optimizer.name", "its own step"), config["training.learning_rate"]
             print(f"{printable(name)}: trained with {step} at a learning rate of {rate:g}", flush=True)
         require_data(options.on, options.set)
-    with ExitStack() as held:
-        if not options.table:
-            starter = _starter(options, elements)
-            if options.element is None:  # the runs of a job array, one a process, share the folder
-                held.callback(_lease(options.out).release)
-            if _run_all(chosen, len(elements), starter, options.deadline):
-                say("stopped by a signal; the same command continues")
-                return STOPPED
+    starter = None if options.table else _starter(options, elements)
+    shared = starter is None or options.element is not None  # by the runs of a job array, one a process
+    with nullcontext() if shared else occupying(options.out):
+        if starter and _run_all(chosen, len(elements), starter, options.deadline):
+            say("stopped by a signal; the same command continues")
+            return STOPPED
         if options.element is None:
             _write_table(elements, targets, options)
     return 0 if all(element.state() == "finished" for element in chosen.values()) else 1
-
-
-def _lease(out: Path) -> Lease:
-    with naming(out):
-        out.mkdir(parents=True, exist_ok=True)
-    return Lease(out)
 
 
 def _starter(options: argparse.Namespace, elements: list[Element]) -> Starter:
