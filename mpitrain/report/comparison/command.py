@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from mpitrain.api.launching import Relay, launcher
 from mpitrain.checkpoint.lease import occupying
-from mpitrain.errors import BadInput, printable, say
+from mpitrain.errors import BadInput, printable, say, some
 from mpitrain.files import write_whole
 from mpitrain.monitoring.records import merits, shown
 from mpitrain.report.benchmarks.known import NAMES, TARGETS, base_of, require_data
@@ -127,7 +127,7 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
                 continue
             if relay.asked:
                 return True
-            print(f"{place}: {element.ranks} {'rank' if element.ranks == 1 else 'ranks'} …", flush=True)
+            print(f"{place}: {some(element.ranks, 'rank')} …", flush=True)
             fault = printable(launching.run(element, starter(element), deadline, relay))
             log = printable(str(element.log))
             if relay.asked and element.state() != "finished":
