@@ -38,10 +38,10 @@ class Found:
     gradient: float  # seconds, of the slowest rank
     vector: int  # bytes of the network
     sum: float  # seconds to sum a vector of `vector` bytes over all ranks
-    within: Link | None = None
-    between: Link | None = None
-    write: float | None = None  # bytes per second
-    read: float | None = None  # of rank 0's node, while all nodes read
+    within: Link | None
+    between: Link | None
+    write: float | None  # bytes per second
+    read: float | None  # of rank 0's node, while all nodes read
     gpu: bool = False  # whether a rank has a GPU, on which nothing of this was computed
 
     def lines(self) -> list[tuple[str, str]]:

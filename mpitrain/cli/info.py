@@ -19,8 +19,6 @@ from mpitrain.start import usable_cores
 
 #: The exchanges for which a CUDA-aware MPI reads and writes GPU memory directly.
 DIRECT = "collectives, and the messages of the server's and the elastic algorithms,"
-
-
 ENDURES = "the others can go on: run.lost_ranks = 'continue'"
 
 
@@ -64,28 +62,19 @@ def _check(transport: Transport, number: int, passive: bool, data: Path | None, 
 
 def _facts(transport: Transport, passive: bool, staged: str) -> list[tuple[str, str]]:
     blas = next((lib for lib in threadpool_info() if lib["user_api"] == "blas"), None)
+    apart = "one-sided (reads; gradients by message)" if passive else "messages"
+    exchange = "shared (memory of the node)" if transport.nodes == 1 else apart
+    aware, source = cuda_aware()
+    why = f", for {staged}" if aware else ""
+    way = f"a GPU's vectors are staged in pinned memory{why}" if staged else f"{DIRECT} go from GPU memory"
     return [
         ("mpitrain", f"{__version__}, Python {platform.python_version()}, NumPy {np.__version__}"),
         ("BLAS", f"{blas['internal_api']} {blas['version']}" if blas else "unknown"),
         ("MPI", library()),
-        ("ranks", f"{transport.size} on {transport.nodes} node{'s' if transport.nodes != 1 else ''}"),
+        ("ranks", f"{transport.size} on {some(transport.nodes, 'node')}"),
         ("one-sided reads", "served while the target computes" if passive else "wait until the target enters MPI"),
         ("a lost rank", f"ends the job; the others can go on under {NEEDED}" if not tolerant() else ENDURES),
-        ("exchange", _exchange(transport, passive) if staged else "messages from GPU memory"),
+        ("exchange", exchange if staged else "messages from GPU memory"),
         ("GPU", describe()),
-        ("CUDA-aware MPI", _staging(staged)),
+        ("CUDA-aware MPI", f"{'yes' if aware else 'no'} ({source}): {way}; run.cuda_aware overrides it"),
     ]
-
-
-def _exchange(transport: Transport, passive: bool) -> str:
-    if transport.nodes == 1:
-        return "shared (memory of the node)"
-    return "one-sided (reads; gradients by message)" if passive else "messages"
-
-
-def _staging(staged: str) -> str:
-    """Whether vectors on a GPU are passed to MPI directly or staged in pinned host memory, and why."""
-    aware, source = cuda_aware()
-    why = f", for {staged}" if aware else ""
-    way = f"a GPU's vectors are staged in pinned memory{why}" if staged else f"{DIRECT} go from GPU memory"
-    return f"{'yes' if aware else 'no'} ({source}): {way}; run.cuda_aware overrides it"

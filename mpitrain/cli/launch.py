@@ -38,11 +38,6 @@ class Left(NamedTuple):
     summary: str
     samples: int
 
-    @property
-    def status(self) -> int:
-        """The exit status of a training that wrote this summary; a rank that is lost after that changes nothing."""
-        return 0 if json.loads(self.summary).get("exit_reason") == "finished" else 1
-
 
 class Launched:
     """What is started: a training with its run folder, or the user's `own` program with the folder of `ranks.save`."""
@@ -167,8 +162,8 @@ def run(options: argparse.Namespace) -> int:
                 return STOPPED
             if relay.asked or ended or status in (2, STOPPED):
                 return status or int(not ended)
-            if after.summary != before.summary:
-                return after.status
+            if after.summary != before.summary:  # a rank that was lost after that changes nothing
+                return int(json.loads(after.summary).get("exit_reason") != "finished")
             in_vain = in_vain + 1 if after.samples <= before.samples else 0
             if in_vain == TRIES:
                 why = f"the last one ended with {status}; see what they said"

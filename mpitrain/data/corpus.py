@@ -45,7 +45,7 @@ class Corpus:
         path: Path,
         part: str,
         *,
-        context: int | Sequence[int] = 0,
+        context: Sequence[int] = (),
         dtype: np.dtype | type | str = np.float32,
         memory_limit: float = MEMORY_LIMIT,
         augmentation: Augmentation | None = None,
@@ -57,7 +57,7 @@ class Corpus:
     ) -> None:
         """Open the part.
 
-        `context`: number of frames left and right of the centre frame, one number for both or two. `dtype`: that of the
+        `context`: numbers of frames left and right of the centre frame, or one number for both. `dtype`: that of the
         minibatches. `memory_limit`: inputs with more bytes than this stay on disk. `augmentation`: that of images.
         `normalise`: by the statistics of the "corpus" (stored mean and standard deviation), or of each "speaker" or
         "utterance" (frames); by the corpus's "mean" alone or by "unit", 255 (pixels); or "none". `statistics`: mean and
@@ -79,7 +79,8 @@ class Corpus:
         self.utterances = None if frames is None else np.cumsum(np.concatenate([[0], *frames]))
         self.keys = [key.decode() for file in files for key in file.small.get("keys", ())] or None
         self._digests = [str(file.attributes.get("xxh3_tokens", "")) for file in files]
-        self._context, self._normalise, self._filling = _both_sides(context), normalise, Lock()
+        self._context = (context[0], context[-1]) if context else (0, 0)
+        self._normalise, self._filling = normalise, Lock()
         self._threads, self._pool = threads, ThreadPoolExecutor(threads, "pixels")
         nbytes = np.cumsum([file.inputs_bytes for file in files])
         self._fitting = int(np.searchsorted(nbytes, memory_limit, "right"))  # how many shards the limit allows
@@ -227,13 +228,6 @@ def _groups(files: list[ShardFile], normalise: str) -> Array:
         if "speakers" not in file.small:
             raise BadInput(f"{file.path}: names no speakers, and data.normalise = speaker needs them; try utterance")
     return np.unique(np.concatenate([file.small["speakers"] for file in files]), return_inverse=True)[1]
-
-
-def _both_sides(context: int | Sequence[int]) -> tuple[int, int]:
-    sides = [context] if isinstance(context, int) else list(context)
-    if len(sides) > 2 or any(side < 0 for side in sides):
-        raise BadInput(f"data.context = {context}: expected frames left and right of the centre")
-    return (sides[0], sides[-1]) if sides else (0, 0)
 
 
 def _opened(path: Path, part: str) -> list[ShardFile]:

@@ -101,11 +101,8 @@ def statistics(shards: Iterable[Attributes]) -> dict[str, Value]:
     [c, c]."""
     found = list(shards)
     count, sums, products = (np.sum([np.asarray(shard[name]) for shard in found], axis=0) for name in MOMENTS)
-    mean = sums / count
-    spread = products / count - (np.outer(mean, mean) if np.ndim(products) == 2 else mean * mean)
-    variance = np.diag(spread) if np.ndim(products) == 2 else spread
-    result = {
-        "mean": mean.astype(np.float32),
-        "standard_deviation": _deviation(mean, variance).astype(np.float32),
-    }
-    return result | ({"covariance": spread.astype(np.float32)} if np.ndim(products) == 2 else {})
+    mean, colours = sums / count, np.ndim(products) == 2
+    spread = products / count - (np.outer(mean, mean) if colours else mean * mean)
+    deviation = _deviation(mean, np.diag(spread) if colours else spread)
+    result = {"mean": mean.astype(np.float32), "standard_deviation": deviation.astype(np.float32)}
+    return result | ({"covariance": spread.astype(np.float32)} if colours else {})

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from msgspec.structs import replace
 
+from mpitrain.data.normalising import NORMALISING
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import class_names, part_shards, preparation
 from mpitrain.errors import BadInput
@@ -103,9 +104,7 @@ def of_part(path: Path, part: str = "train") -> Origin:
                 tokens += file.inputs[0]
             else:
                 counts.append(np.bincount(file.targets, minlength=classes))
-    statistics = {
-        name: np.atleast_1d(attributes[name]).tolist() for name in ("mean", "standard_deviation") if name in attributes
-    }
+    statistics = {name: np.atleast_1d(attributes[name]).tolist() for name in NORMALISING if name in attributes}
     try:
         folder = str(path.absolute()).encode().decode()
     except UnicodeEncodeError:  # JSON cannot hold it: without it, only a relative data.path leads there

@@ -18,6 +18,7 @@ from mpitrain.data.shards import (
     document_arrays,
     provisional_name,
     publish,
+    require_part,
     set_attributes,
     shard_name,
     utterance_arrays,
@@ -41,7 +42,7 @@ class ShardWriter:
     """
 
     def __init__(self, folder: Path, part: str, kind: str, attributes: Attributes, *, limit: int = LIMIT) -> None:
-        shard_name(part, 0, 1)
+        require_part(part, part)
         self._folder, self._part, self._kind, self._limit = folder, part, kind, limit
         self._attributes = dict(attributes)
         self._complete = sorted(folder.glob(f"{part}-{DIGITS}-of-{DIGITS}.h5"))

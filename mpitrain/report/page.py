@@ -12,7 +12,7 @@ from importlib.resources import files
 from string import Template
 
 from mpitrain import __version__
-from mpitrain.errors import printable
+from mpitrain.errors import printable, some
 from mpitrain.files import Record
 from mpitrain.report import tables
 from mpitrain.report.html import Html, join, run_name, safe, show, table
@@ -29,8 +29,7 @@ def page(runs: list[StoredRun], title: str, before: Html | None = None, watch: i
     parts = {
         "title": safe(title),
         "watch": Html(f' data-watch="{watch}"') if watch else "",
-        "lead": f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}, read {datetime.now():%Y-%m-%d %H:%M} "
-        f"by mpitrain {__version__}",
+        "lead": f"{some(len(runs), 'run')}, read {datetime.now():%Y-%m-%d %H:%M} by mpitrain {__version__}",
         "style": _asset("page.css"),
         "script": _asset("page.js"),
         "style_hash": _hash(_asset("page.css")),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from mpitrain.errors import BadInput, naming, printable
+from mpitrain.errors import BadInput, naming, printable, some
 from mpitrain.files import Record, read_text
 from mpitrain.monitoring.records import FIGURES, record_in
 from mpitrain.stopwatch import KINDS
@@ -62,7 +62,7 @@ def read_records(path: Path) -> tuple[list[Record], list[str]]:
     if lines and not records:
         raise BadInput(f"{path}: no line of it is a record")
     broken = len(lines) - len(records)
-    marks = [f"{broken} unreadable {'line' if broken == 1 else 'lines'}"] if broken else []
+    marks = [some(broken, "unreadable line")] if broken else []
     wrong = [(record, key, said) for record in records for key in record if (said := fault(key, record[key]))]
     for record, key, _ in wrong:
         del record[key]

@@ -41,7 +41,7 @@ class StoredRun:
     failed: bool  # whether its last session ended with an error
     marks: list[str]  # remarks that a reader should know before comparing it
     sessions: list[RunSession]
-    running: bool = False  # whether a process uses the folder
+    running: bool  # whether a process uses the folder
 
     def events(self, *names: str) -> list[Record]:
         """The records of these kinds, in the order of writing."""

@@ -152,10 +152,8 @@ def test_unlike_shards_are_named(tmp_path: Path) -> None:
         Corpus(tmp_path, "train")
 
 
-def test_wrong_context_part_and_index(tmp_path: Path) -> None:
+def test_wrong_part_and_index(tmp_path: Path) -> None:
     _write_frames(tmp_path)
-    with pytest.raises(BadInput, match=r"data\.context"):
-        Corpus(tmp_path, "train", context=(1, -1))
     with pytest.raises(BadInput, match="no part dev, only train"):
         Corpus(tmp_path, "dev")
     with pytest.raises(IndexError):

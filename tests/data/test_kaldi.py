@@ -83,7 +83,7 @@ def test_the_same_numbers_come_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert part["classes"] == 8 and part["speakers"].tolist() == [0, 1, 2, 3] * 3
     features = np.concatenate([features for features, _ in corpus.values()]).astype(float)
     assert np.allclose(part["mean"], features.mean(0)) and np.allclose(part["standard_deviation"], features.std(0))
-    opened = Corpus(tmp_path / "out", "train", context=2, normalise="speaker")
+    opened = Corpus(tmp_path / "out", "train", context=[2], normalise="speaker")
     assert opened.keys == list(corpus) and opened.shape == (5, DIMS)
 
 

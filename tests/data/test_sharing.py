@@ -63,11 +63,11 @@ def whole(part: Samples) -> tuple[Array, Array]:
 @pytest.mark.parametrize(
     ("kind", "how"),
     [
-        ("frames", {"normalise": "speaker", "context": 2}),
+        ("frames", {"normalise": "speaker", "context": [2]}),
         ("frames", {"normalise": "utterance"}),
         ("frames", {}),
         ("frames", {"memory_limit": 0, "normalise": "speaker"}),
-        ("frames", {"memory_limit": 1700, "normalise": "speaker", "context": 2}),  # of two shards of three
+        ("frames", {"memory_limit": 1700, "normalise": "speaker", "context": [2]}),  # of two shards of three
         ("images", {}),
         ("tokens", {"window": 7}),
     ],

@@ -113,7 +113,7 @@ def test_the_number_of_processes_changes_nothing(speech: list[Path]) -> None:
 
 def test_parts_classes_and_normalisation(speech: list[Path]) -> None:
     assert list(folder_parts(speech[0])) == ["train", "dev", "test-clean", "test-noisy"]
-    corpus = Corpus(speech[0], "train", context=5)
+    corpus = Corpus(speech[0], "train", context=[5])
     assert corpus.samples >= 3000 and corpus.classes == 200 and corpus.shape == (11, 60)
     shards = [read_shard(path) for path in folder_parts(speech[0])["train"]]
     features = np.concatenate([shard.arrays["features"] for shard in shards]).astype(float)

@@ -63,7 +63,7 @@ def test_windows(
     ("how", "line"),
     [
         ({}, "data.window: .* holds tokens; say how many"),
-        ({"window": 5, "context": 1}, r"data.context = \[1, 1\]: tokens have no frames"),
+        ({"window": 5, "context": [1]}, r"data.context = \[1, 1\]: tokens have no frames"),
         ({"window": 5, "normalise": "speaker"}, "data.normalise = speaker: tokens are not normalised"),
     ],
 )

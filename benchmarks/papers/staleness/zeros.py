@@ -78,7 +78,7 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.01)
     parser.add_argument("--epochs", type=int, default=6)
     options = parser.parse_args()
-    corpus = Corpus(options.corpus, "train", context=11)
+    corpus = Corpus(options.corpus, "train", context=[11])
     network = build(options.preset, corpus.shape, corpus.classes, width=options.width)
     rng, theta = np.random.default_rng(1), network.initial(1)
     velocity, gradient = np.zeros_like(theta), np.empty_like(theta)

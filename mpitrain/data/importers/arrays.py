@@ -10,7 +10,7 @@ import numpy as np
 
 from mpitrain.data.importers.array_files import FileArray, FileArrays, opened
 from mpitrain.data.importers.plan import LARGEST, SMALLEST, CorpusPlan, add_source, shard_slices
-from mpitrain.data.shards import shard_name
+from mpitrain.data.shards import require_part
 from mpitrain.data.validation import CLASSES, UNUSABLE, usable
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
@@ -85,7 +85,7 @@ def plan(source: str, names: Names, parts: list[str], classes: int | None = None
     """The plan for `source`; in it and in the names, {part} stands for each of `parts`. Raises BadInput naming the
     file or an invalid part."""
     for part in parts:
-        shard_name(part, 0, 1)
+        require_part(part, part)
     every = names.inputs, names.targets, names.utterances, names.lengths, names.speakers
     if len(parts) > 1 and (same := [name for name in every if name and PLACE not in source + name]):
         raise BadInput(f"--parts {','.join(parts)}: neither SOURCE nor {same[0]} contains {PLACE}")

@@ -40,10 +40,6 @@ class Speech(NamedTuple):
     starts: Array
 
 
-class _Id(ctypes.Union):
-    _fields_ = (("number", ctypes.c_int), ("name", ctypes.c_char_p), ("string", ctypes.c_char * 8))
-
-
 class _Event(ctypes.Structure):
     _fields_ = (
         ("type", ctypes.c_int),
@@ -53,7 +49,7 @@ class _Event(ctypes.Structure):
         ("audio_position", ctypes.c_int),
         ("sample", ctypes.c_int),
         ("user_data", ctypes.c_void_p),
-        ("id", _Id),
+        ("id", ctypes.c_char * 8),  # a union, which holds the name of a phone
     )
 
 
@@ -71,7 +67,7 @@ def speak(language: str, voice: Voice, text: str) -> Speech:
         number = 0
         while event[number].type:
             if event[number].type == _PHONEME_EVENT:
-                events.append((event[number].sample, _phone(event[number].id.string)))
+                events.append((event[number].sample, _phone(event[number].id)))
             number += 1
         return 0
 

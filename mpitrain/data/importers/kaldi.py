@@ -176,9 +176,7 @@ def _read_sums(utterance: ImportedUtterance[StoredUtterance], dims: int, archive
 def sums_of(features: Array) -> Array:
     """The sums of features [frames, dims] in Kaldi's form, float64 [2, dims + 1]."""
     wide = features.astype(np.float64)
-    sums = np.zeros((2, features.shape[1] + 1))
-    sums[0, :-1], sums[0, -1], sums[1, :-1] = wide.sum(0), len(wide), (wide * wide).sum(0)
-    return sums
+    return np.array([[*wide.sum(0), len(wide)], [*(wide * wide).sum(0), 0]])
 
 
 def normalise(features: Array, sums: Array, variance: bool) -> Array:

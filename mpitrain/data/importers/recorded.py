@@ -8,7 +8,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from mpitrain.data.importers.kaldi_archive import table
 from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST
-from mpitrain.data.shards import shard_name, utterance_arrays
+from mpitrain.data.shards import require_part, utterance_arrays
 from mpitrain.data.validation import CLASSES, UNUSABLE, usable
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
@@ -75,7 +75,7 @@ def parts_of(options: argparse.Namespace) -> tuple[dict[str, Path], dict[str, in
             raise BadInput(f"--split-off {options.split_off}: expected SPLIT=N, each split only once")
         held_out[part] = int(count)
     for part in (*sources, *held_out):
-        shard_name(part, 0, 1)
+        require_part(part, part)
     return sources, held_out
 
 

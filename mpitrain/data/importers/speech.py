@@ -71,7 +71,8 @@ def prepare_speech(
             if any(folder.glob("[!.]*.h5")):
                 raise BadInput(f"{folder}: already holds shards; delete them to start over")
             numbers: dict[PhoneState, int] = {}
-            spoken = {part: SpokenPart(Path(scratch) / part, recipe.dims, numbers) for part in PARTS}
+            dims = recipe.bins * (3 if recipe.deltas else 1)
+            spoken = {part: SpokenPart(Path(scratch) / part, dims, numbers) for part in PARTS}
             with Progress(console=console, transient=True) as bars, unbroken():
                 for part in PARTS:
                     seconds = 3600 * (hours if part == "train" else min(HELD_OUT[0] * hours, HELD_OUT[1]))

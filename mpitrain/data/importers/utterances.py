@@ -43,11 +43,6 @@ class SpeechRecipe:
     noise: float | None = None
     seed: int = 1
 
-    @property
-    def dims(self) -> int:
-        """Number of features per frame."""
-        return self.bins * (3 if self.deltas else 1)
-
 
 class PhoneState(NamedTuple):
     """One third of a phone in the context of the phone to its left; `left` is "" in merged classes."""

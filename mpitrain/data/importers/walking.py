@@ -33,7 +33,7 @@ def files_below(folder: Path, shards: Path | None = None) -> list[Path]:
     return sorted(found)
 
 
-def folders_in(folder: Path, shards: Path | None = None) -> list[Path]:
+def folders_in(folder: Path, shards: Path | None) -> list[Path]:
     """The folders in this one, in order, without hidden ones and `shards`, the folder that is written."""
     written = None if shards is None else shards.resolve()
     with naming(folder):

@@ -37,7 +37,7 @@ class Base(NamedTuple):
     rate, for algorithms that take any optimizer, unless a configuration names another."""
 
     path: Path
-    settings: tuple[str, ...] = ()
+    settings: tuple[str, ...]
     optimizer: str = ""
     rate: str = ""
 

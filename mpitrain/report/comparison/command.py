@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from mpitrain.api.launching import Relay, launcher
 from mpitrain.checkpoint.lease import occupying
-from mpitrain.errors import BadInput, printable, say
+from mpitrain.errors import BadInput, printable, say, some
 from mpitrain.files import write_whole
 from mpitrain.monitoring.records import merits, shown
 from mpitrain.report.benchmarks.known import NAMES, TARGETS, base_of, require_data
@@ -127,7 +127,7 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
                 continue
             if relay.asked:
                 return True
-            print(f"{place}: {element.ranks} {'rank' if element.ranks == 1 else 'ranks'} …", flush=True)
+            print(f"{place}: {some(element.ranks, 'rank')} …", flush=True)
             fault = printable(launching.run(element, starter(element), deadline, relay))
             log = printable(str(element.log))
             if relay.asked and element.state() != "finished":
@@ -151,7 +151,10 @@ def _write_table(elements: list[Element], targets: list[float], options: argpars
     states = {element.shown: element.state() for element in elements}
     text, note = tables.markdown(*tables.cells(found)), _note(states, options, found)
     note += "".join(f" {line}." for line in by_chance(elements))
-    pairs = _pairs(found, options)
+    pairs: list[differences.Pair] = []
+    if options.paired or options.on:
+        differences.evaluate([run.folder for row in found for run in row.runs], options.deadline)
+        pairs = differences.differences(found, options.test_set, options.baseline)
     title = "Comparison of " + ", ".join(dict.fromkeys(element.configuration for element in elements))
     runs = [run for element in elements if (run := element.read())]
     told = {
@@ -179,14 +182,6 @@ def _write_table(elements: list[Element], targets: list[float], options: argpars
         write_whole(options.out / name, content)
     print(f"\n{text}\n{note}")
     print(*(printable(str(options.out / name)) for name in written), sep="\n")
-
-
-def _pairs(found: list[tables.Row], options: argparse.Namespace) -> list[differences.Pair]:
-    """The differences of the rows, if they are asked for."""
-    if not (options.paired or options.on):
-        return []
-    differences.evaluate([run.folder for row in found for run in row.runs], options.deadline)
-    return differences.differences(found, options.test_set, options.baseline)
 
 
 def _note(states: dict[str, str], options: argparse.Namespace, found: list[tables.Row]) -> str:

@@ -29,7 +29,7 @@ class Element:
     config: Record  # the resolved configuration, "training.epochs" → value
     out: Path
     loaded: Config
-    left: tuple[str, ...] = ()  # of the keys in FAIR, those that nobody set: they are the algorithm's defaults
+    left: tuple[str, ...]  # of the keys in FAIR, those that nobody set: they are the algorithm's defaults
 
     @property
     def name(self) -> str:

@@ -4,7 +4,7 @@ import csv
 import io
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from mpitrain.errors import BadInput, printable
@@ -76,7 +76,7 @@ class Row:
     speed: Spread  # samples a second by seed
     merit: str
     config: Record  # the configuration of the first seed
-    reached: dict[float, TimesToTarget] = field(default_factory=dict)
+    reached: dict[float, TimesToTarget]
 
     def mean_by_all(self, target: float) -> float | None:
         """The mean time to the target; None if it is an upper bound, or if a seed did not reach the target: the mean
@@ -102,17 +102,16 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
         results = [run.results if run else {} for run in of_seeds]
         error, speed = Spread([finite(each, key) for each in results]), Spread(list(map(_speed, results)))
         ranks, seeds, config = own[0].ranks, [element.seed for element in own], own[0].config
-        row = Row(configuration, workers, ranks, seeds, runs, error, speed, merit, config)
         events = [run.events("evaluate") if run else [] for run in of_seeds]
-        row.reached = {target: TimesToTarget(events, key, target) for target in targets}
-        found.append(row)
+        reached = {target: TimesToTarget(events, key, target) for target in targets}
+        found.append(Row(configuration, workers, ranks, seeds, runs, error, speed, merit, config, reached))
     for row in found:
         of_base = [other for other in found if other.configuration == (baseline or row.configuration)]
         base = min(of_base, key=lambda other: other.workers)
-        for target, reached in row.reached.items():
+        for target, times in row.reached.items():
             first, mean = base.mean_by_all(target), row.mean_by_all(target)
             if first and mean:
-                reached.speed_up, reached.efficiency = speed_up(first, base.workers, mean, row.workers)
+                times.speed_up, times.efficiency = speed_up(first, base.workers, mean, row.workers)
     return found
 
 
