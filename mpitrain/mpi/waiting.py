@@ -131,13 +131,7 @@ class Member:
         """Context around a call of MPI that has no nonblocking form, under the deadline."""
         return self.runtime.blocking(call, self.deadline)
 
-    def wait(
-        self,
-        request: Request,
-        what: str,
-        whom: Sequence[int] | None = None,
-        nbytes: int | None = None,
-    ) -> None:
+    def wait(self, request: Request, what: str, whom: Sequence[int] | None = None, nbytes: int | None = None) -> None:
         """Wait for a request, which needs the ranks `whom`, by default all. Raises Overdue naming the silent ones.
         `nbytes`, its payload, is noted in a trace.
 
