@@ -48,6 +48,8 @@ class Model(Protocol):
     merit: str = "error"
     #: Whether the loss is a user's function, of any unit.
     own_loss: bool = False
+    #: Of one sample's outputs; 0 for a model that is not made of this program's layers.
+    multiply_adds: int = 0
     #: Whether it has buffers: constants, which are parameters of no algorithm, or statistics of normalisation, which
     #: belong to the parameters that they were measured for. Only such a model is asked to `measure` or `restore`.
     holds_buffers: bool = False
