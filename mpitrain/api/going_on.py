@@ -23,7 +23,6 @@ from mpitrain.checkpoint.files import folders, order
 from mpitrain.checkpoint.lease import Holder
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import Overdue, RankLost, named, say, some
-from mpitrain.models.model import buffered
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.restarts import restarted
 from mpitrain.mpi import Transport
@@ -57,13 +56,13 @@ def introduce(transport: Transport) -> None:
 
 def prepare_for_loss(session: Session) -> None:
     """Give all ranks what they need if another one is lost. Collective."""
-    transport, saver, model = session.transport, session.saver, buffered(session.network)
+    transport, saver = session.transport, session.saver
     session.began = transport.clock()
     # The rank that is the first after a loss writes a checkpoint, with these documents.
     documents = transport.broadcast(msgspec.json.encode(dict(saver.documents) if saver else {}), "the documents")
     if saver is not None:
         saver.documents = msgspec.json.decode(documents, type=dict[str, str])
-        saver.kept = saver.kept if model is None else model.kept
+        saver.kept = session.network.kept
 
 
 class LostRanks:

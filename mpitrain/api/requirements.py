@@ -14,7 +14,7 @@ from mpitrain.algorithms import name_of
 from mpitrain.api.options import TrainOptions
 from mpitrain.config import Config
 from mpitrain.errors import BadInput
-from mpitrain.models.model import Model, buffered
+from mpitrain.models.model import Model
 from mpitrain.models.network import Network
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import odd_one
@@ -125,9 +125,8 @@ def require_same_model(session: Session) -> None:
     network, transport = session.network, session.transport
     if not network.documents:  # made of our own layers, it follows from the configuration alone
         return
-    own, theta = buffered(network), session.state.theta
+    theta = session.state.theta
     with transport.working():
-        kept = own.kept(theta) if own else {}
-        sums = [xxhash.xxh3_64_hexdigest(part.tobytes()) for part in (theta, *kept.values())]
+        sums = [xxhash.xxh3_64_hexdigest(part.tobytes()) for part in (theta, *network.kept(theta).values())]
     if rank := odd_one(transport.gather_texts(" ".join((str(theta.size), *sums)), "the model")):
         raise BadInput(f"{network.name}: gives rank {rank} other initial weights or constants than rank 0")

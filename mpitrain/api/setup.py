@@ -33,7 +33,7 @@ from mpitrain.device.phantom import Phantoms
 from mpitrain.errors import BadInput, say, some
 from mpitrain.files import Record, write_below
 from mpitrain.flat import Array
-from mpitrain.models.model import Model, buffered
+from mpitrain.models.model import Model
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import stages
 from mpitrain.models.phantom import PhantomModel
@@ -310,22 +310,19 @@ def open_run_folder(
 
 def _saver(session: Session, folder: Path, documents: dict[str, str]) -> Saver:
     """A saver that writes checkpoints into a run folder, with these documents in each."""
-    run, kept = session.config.run, buffered(session.network)
-    beside = {} if kept is None else {"kept": kept.kept}
-    where, layout = folder / "checkpoints", session.network.layout
-    return Saver(where, layout, run.checkpoints_kept, run.deadline, session.transport, documents, **beside)
+    run, network = session.config.run, session.network
+    keep, where = run.checkpoints_kept, folder / "checkpoints"
+    return Saver(where, network.layout, keep, run.deadline, session.transport, documents, network.kept)
 
 
 def _evaluation(session: Session, corpora: dict[str, Samples]) -> Evaluation:
     """The evaluation on these parts, which first measures the statistics of normalisation of a model that has any."""
-    device, training, kept = session.device, session.config.training, buffered(session.network)
+    device, training, network = session.device, session.config.training, session.network
     dtype, measuring = np.dtype(training.dtype), None
-    if kept is not None and kept.measures:
-        measuring = Measuring(kept, session.learner.corpus, training.seed, dtype, device)
+    if network.measures:
+        measuring = Measuring(network, session.learner.corpus, training.seed, dtype, device)
     slices, pace = session.has_master, session.transport.runtime.pace.evaluation
-    return Evaluation(
-        session.network, corpora, dtype, session.clock, slices, device=device, measuring=measuring, pace=pace
-    )
+    return Evaluation(network, corpora, dtype, session.clock, slices, device=device, measuring=measuring, pace=pace)
 
 
 def _read(session: Session, source: DataSource, folder: Path) -> tuple[origin.Origin, dict[str, Samples]]:

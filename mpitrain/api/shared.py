@@ -21,7 +21,6 @@ from mpitrain.data.validation import Attributes
 from mpitrain.errors import BadInput, say
 from mpitrain.files import Record
 from mpitrain.flat import on_host
-from mpitrain.models.model import buffered
 from mpitrain.mpi import Transport, order
 from mpitrain.mpi.agreement import agreed, of_first
 from mpitrain.sampling.queue import Work
@@ -154,6 +153,6 @@ def share_checkpoint(session: Session) -> None:
     """Broadcast the state that rank 0 read from a checkpoint; each rank reads what else the model keeps there."""
     state, transport = session.state, session.transport
     share_state(state, transport)
-    own, folder = buffered(session.network), session.resumed
-    if own is not None and folder is not None:
-        own.restore(transport.alive_while(lambda: checkpoint.load_kept(folder)), on_host(state.model))
+    folder, network = session.resumed, session.network
+    if folder is not None and network.holds_buffers:
+        network.restore(transport.alive_while(lambda: checkpoint.load_kept(folder)), on_host(state.model))

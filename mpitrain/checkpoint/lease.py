@@ -230,8 +230,6 @@ def _hidden(process: int) -> bool:
     """Whether a process of another user has this number, which /proc may hide."""
     try:
         os.kill(process, 0)
-    except PermissionError:
-        return True
-    except OSError:
-        return False
+    except OSError as error:
+        return isinstance(error, PermissionError)
     return False

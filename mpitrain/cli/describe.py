@@ -22,7 +22,6 @@ from mpitrain.models import design as designs
 from mpitrain.models import presets
 from mpitrain.models.layer import Shape
 from mpitrain.models.layers import AnyLayer
-from mpitrain.models.model import buffered
 from mpitrain.models.network import Network, network_of_layers
 from mpitrain.sampling.batch import SampleForm
 from mpitrain.sampling.rng import stream
@@ -74,7 +73,7 @@ def _step_times(config: Config, form: SampleForm, classes: int) -> Iterator[str]
 def _module(model: Any, config: Config) -> tuple[Table, list[str]]:
     """A row for each parameter of a module; lines about its memory, and about a trial with random numbers."""
     theta = model.initial(config.initial_seed, config.training.dtype)
-    gradient, kept = np.empty_like(theta), buffered(model)
+    gradient = np.empty_like(theta)
     batch = model.form.drawn(2, theta.dtype, model.classes, stream(0, "examination"))
     loss = float(model.loss_and_gradient(theta, gradient, batch, stream(0, "dropout")))
     rows = Table("parameter", "shape", box=None, pad_edge=False, show_footer=True)
@@ -84,7 +83,7 @@ def _module(model: Any, config: Config) -> tuple[Table, list[str]]:
     for each in model.layout.parameters:
         used = model.layout.views(gradient)[each.name].any()
         rows.add_row(each.name, _times(each.shape), f"{each.size:,}", "" if used else "the trial's gradient is 0")
-    for name, array in (kept.kept(theta) if kept else {}).items():
+    for name, array in model.kept(theta).items():
         rows.add_row(name, _times(array.shape), f"({array.size:,})", "constant")
     megabytes, vectors = theta.nbytes / 1e6, config.algorithm.vectors()
     norm = f"the gradient's norm {np.linalg.norm(gradient):.3g}"

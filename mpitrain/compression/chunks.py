@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from mpitrain.compression.compressor import Compressor
-from mpitrain.compression.message import WireForm
+from mpitrain.compression.message import NO_STARTS
 from mpitrain.compression.residual import NO_LEVELS, SIGN, Entries
 from mpitrain.compression.thresholds import COUNT_MAX, UNQUANTISED, greatest_level, unit_quantum
 from mpitrain.errors import TrainingFailed
@@ -30,11 +30,9 @@ class LargestOfChunks(Compressor):
     def __init__(
         self, residual: Array, tensors: Sequence[slice], top_k: int, chunk: int, bits: int = 2, codec: str = "auto"
     ) -> None:
-        super().__init__(residual, bits, codec)
+        starts = NO_STARTS if bits == UNQUANTISED else np.array([tensor.start for tensor in tensors])
+        super().__init__(residual, bits, codec, starts)
         self._tensors, self._top_k, self._chunk = tensors, min(top_k, chunk), chunk
-        if bits < UNQUANTISED:
-            starts = np.array([tensor.start for tensor in tensors])
-            self.wire = WireForm(residual.size, bits, codec, starts)
 
     def begin(self, scale: float, rate: float, emit: bool) -> None:
         self._scale, self._emits = scale, emit

@@ -12,7 +12,7 @@ import numpy as np
 
 from mpitrain.compression import digest, replica
 from mpitrain.compression import thresholds as rule
-from mpitrain.compression.message import WireForm
+from mpitrain.compression.message import NO_STARTS, WireForm
 from mpitrain.compression.residual import NO_LEVELS, SIGN, Entries, accumulate
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
@@ -29,11 +29,9 @@ class Compressor:
     exceeded, and `step` by how many units an entry of level 1 moves an integer weight.
     """
 
-    def __init__(self, residual: Array, bits: int = 1, codec: str = "auto", memory: Memory = host_words) -> None:
+    def __init__(self, residual: Array, bits: int, codec: str, starts: Array = NO_STARTS) -> None:
         self.residual, self.bits = residual, bits
-        self.wire = WireForm(residual.size, bits, codec)
-        self._words = memory(residual.size)
-        self._levels = memory(residual.size) if bits > 1 else NO_LEVELS
+        self.wire = WireForm(residual.size, bits, codec, starts)
         self.threshold, self.step = 1.0, 1
         self._unit = 0.0  # what an entry of level 1 takes out if entries are unquantised, else 0
         self.target = 0.0  #: the share of elements to send, to which a threshold is adapted; 0: it is fixed
@@ -60,7 +58,7 @@ class Compressor:
     @property
     def nothing(self) -> Entries:
         """No entries."""
-        return Entries(self._words[:0])
+        return Entries(host_words(0))
 
     def norm(self) -> float:
         """‖residual‖."""
@@ -85,7 +83,9 @@ class Thresholds(Compressor):
         emit: Callable[..., int] = accumulate,
         memory: Memory = host_words,
     ) -> None:
-        super().__init__(residual, bits, codec, memory)
+        super().__init__(residual, bits, codec)
+        self._words = memory(residual.size)
+        self._levels = memory(residual.size) if bits > 1 else NO_LEVELS
         self._numbers, self.target, self._clip = numbers, target_density, clip
         self._emit = partial(emit, greatest=rule.greatest_level(bits))
         self._since_last = 0

@@ -154,13 +154,8 @@ class WireForm:
         if levels.size:
             level_form.encode(levels, self.bits - 1, whole[places:end])
         whole[end:] = tables
-        FIELDS.pack_into(
-            out,
-            0,
-            *(MAGIC, VERSION, form, k, self._bits_field),
-            *(sender, step, sequence, self.length, words.size),
-            *(whole.nbytes, threshold),
-        )
+        first = MAGIC, VERSION, form, k, self._bits_field, sender, step, sequence
+        FIELDS.pack_into(out, 0, *first, self.length, words.size, whole.nbytes, threshold)
         CHECKSUM.pack_into(out, FIELDS.size, _checksum(out[:size]))
         return out[:size]
 

@@ -67,10 +67,8 @@ def accumulate(
     if levels.size not in (0, words.size):
         raise ValueError(f"{levels.size} levels for {words.size} words")
     kind = residual.dtype.type
-    count = _accumulate(
-        *(residual, gradient, words, levels if levels.size else None, kind(scale), kind(threshold), kind(limit)),
-        *(float(greatest), float(quantum)),
-    )
+    scalars = kind(scale), kind(threshold), kind(limit), float(greatest), float(quantum)
+    count = _accumulate(residual, gradient, words, levels if levels.size else None, *scalars)
     if count < 0:
         raise TrainingFailed(f"element {first - 1 - count} of the residual is not finite: training has diverged")
     if first:

@@ -2,5 +2,3 @@
 
 from mpitrain.device.choice import agree, available, choose, describe, why_staged
 from mpitrain.device.cpu import CPU, Cpu
-
-__all__ = ["CPU", "Cpu", "agree", "available", "choose", "describe", "why_staged"]

@@ -20,7 +20,6 @@ class Uploading:
 
     def __init__(self, device: GpuMemory, inner: Loader) -> None:
         self._device, self._inner = device, inner
-        self.why = f"{inner.why}; copied to the GPU ahead of use"
         self._slots = [_Slot(device), _Slot(device)]
         self._staged: deque[_Slot] = deque()
         self._asked, self._number = 0, 0

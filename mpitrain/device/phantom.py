@@ -72,7 +72,7 @@ class PhantomVector(NDArrayOperatorsMixin):
 class Nothing:
     """A loader that reads no samples."""
 
-    why, room = "nothing is read", 0
+    room = 0
 
     def request(self, indices: Array, place: Place = None) -> None:
         """No effect."""

@@ -27,8 +27,6 @@ Empty = Callable[[tuple[int, ...] | int, np.dtype | type], Array]  #: makes an a
 class Loader(Protocol):
     """Returns minibatches in the order in which they were requested."""
 
-    why: str  #: the way of loading, and why it was chosen
-
     @property
     def room(self) -> int:
         """How many more minibatches may be requested now."""
@@ -74,8 +72,6 @@ class _Buffer:
 class Direct:
     """Gathers each minibatch when it is taken."""
 
-    why = "gathered on the spot: the part lies in memory"
-
     def __init__(self, corpus: Samples, dtype: np.dtype, ahead: int, empty: Empty = np.empty) -> None:
         self._buffer, self._ahead = _Buffer(corpus, dtype, empty), ahead
         self._requested: deque[tuple[Array, Place]] = deque()
@@ -103,8 +99,6 @@ class Prefetcher:
 
     The thread ends with close(), with the program, and after the first error, which the next take() raises.
     """
-
-    why = "read ahead by a thread: the part does not lie in memory"
 
     def __init__(self, corpus: Samples, dtype: np.dtype, ahead: int, deadline: float, empty: Empty = np.empty) -> None:
         self._part, self._deadline = corpus.part, deadline

@@ -2,12 +2,12 @@
 
 A model is anything that maps a minibatch to outputs and can differentiate their loss: a Network of our own layers, or a
 module of another library whose parameters and gradients are views of flat vectors. Whoever needs more than the protocol
-asks `buffered`, or `network.network_of_layers`.
+asks `network.network_of_layers`.
 """
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal, Protocol, SupportsFloat, cast
+from typing import Literal, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -48,8 +48,13 @@ class Model(Protocol):
     merit: str = "error"
     #: Whether the loss is a user's function, of any unit.
     own_loss: bool = False
-    #: Whether it is Buffered: it has untrained state beside the parameters, such as statistics of BatchNorm.
+    #: Of one sample's outputs; 0 for a model that is not made of this program's layers.
+    multiply_adds: int = 0
+    #: Whether it has buffers: constants, which are parameters of no algorithm, or statistics of normalisation, which
+    #: belong to the parameters that they were measured for. Only such a model is asked to `measure` or `restore`.
     holds_buffers: bool = False
+    #: Whether it has statistics.
+    measures: bool = False
 
     def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:
         """The initial flat vector, in host memory. It depends on nothing but `seed` and the model."""
@@ -80,28 +85,19 @@ class Model(Protocol):
     def outputs(self, parameters: Array, inputs: Array) -> Array:
         """The outputs [n, classes] before `output`, without dropout, valid until the next call of the model."""
 
-
-class Buffered(Model, Protocol):
-    """A model with buffers: constants, which are parameters of no algorithm, and statistics of normalisation, which
-    belong to the parameters that they were measured for."""
-
-    #: Whether it has statistics.
-    measures: bool
-
     def measured(self, parameters: Array) -> bool:
         """Whether the statistics, if it has any, belong to these parameters."""
+        return True
 
     def measure(self, parameters: Array, inputs: Array, number: int, count: int) -> None:
         """Take the minibatch `number` of `count` into the statistics. The first one resets them; after the last, they
         belong to these parameters."""
+        raise RuntimeError(f"{self.name}: has no buffers")
 
     def kept(self, parameters: Array) -> dict[str, Array]:
         """Constants by name, and the statistics if they belong to these parameters."""
+        return {}
 
     def restore(self, kept: Mapping[str, Array], parameters: Array) -> None:
         """Take back what `kept` has given for these parameters. Raises BadInput naming what does not fit."""
-
-
-def buffered(model: Model) -> Buffered | None:
-    """The model with what it offers if it holds buffers, else None."""
-    return cast(Buffered, model) if model.holds_buffers else None
+        raise RuntimeError(f"{self.name}: has no buffers")

@@ -51,6 +51,7 @@ class Network(Model):
         self.layout = Layout([p for layer in self.layers for p in layer.parameters])
         self.slices = pieces_of([sum(p.size for p in layer.parameters) for layer in self.layers])
         self.classes = self.layers[-1].output_shape[0]
+        self.multiply_adds = sum(layer.operations for layer in self.layers)
         self.split = next(i for i, layer in enumerate(self.layers) if isinstance(layer, FullyConnected))
         self._first = next(i for i, layer in enumerate(self.layers) if layer.parameters)
         self._views: dict[str, tuple[Array, Views]] = {}
@@ -224,8 +225,3 @@ def network_of_layers(model: Model, what: Literal["split", "layers"], who: str) 
     if not isinstance(model, Network):
         raise BadInput(f"{model.name}: {who} needs {LACKS[what]}; this model has none")
     return model
-
-
-def multiply_adds(model: Model) -> int:
-    """The multiply-adds of one sample's outputs; 0 for a model that is not made of this program's layers."""
-    return sum(layer.operations for layer in model.layers) if isinstance(model, Network) else 0

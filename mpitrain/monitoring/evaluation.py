@@ -11,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, on_host, share
-from mpitrain.models.model import Buffered, Model
+from mpitrain.models.model import Model
 from mpitrain.sampling.batch import Batch, Place, SampleForm, Samples
 from mpitrain.sampling.rng import stream
 
@@ -50,7 +50,7 @@ def share_of(corpus: Samples, rank: int, ranks: int) -> Selection:
 class Measuring:
     """Measures statistics of normalisation, on fixed samples of `corpus`, the training part, on the model's device."""
 
-    def __init__(self, model: Buffered, corpus: Samples, seed: int, dtype: DTypeLike, device: Cpu = CPU) -> None:
+    def __init__(self, model: Model, corpus: Samples, seed: int, dtype: DTypeLike, device: Cpu = CPU) -> None:
         chosen = stream(seed, "statistics").permutation(corpus.samples)[:MEASURED]
         self._model, self._corpus, self._device = model, corpus, device
         self._slices = [np.sort(part) for part in _slices(chosen)]

@@ -89,13 +89,11 @@ class CountedCollectives:
         is_root, nbytes = self.rank == root, array.nbytes
         sent, received = (nbytes * (self.size - 1), 0) if is_root else (0, nbytes)
         self.traffic.count(sent, received, "broadcast")
-        return self._begin(
-            CollectiveCall(
-                *("broadcast", [array], [is_root], [not is_root]),
-                lambda comm, arrays: comm.Ibcast(arrays[0], root),
-                (array, root),
-            )
-        )
+
+        def begin(comm: Communicator, arrays: Sequence[Array]) -> Request:
+            return comm.Ibcast(arrays[0], root)
+
+        return self._begin(CollectiveCall("broadcast", [array], [is_root], [not is_root], begin, (array, root)))
 
     def start_reduce(self, root: int, array: Array, out: Array | None) -> Request:
         """Start summing the ranks' arrays into the root's `out`, which may be its `array`; it is None on the others."""
@@ -131,13 +129,12 @@ class CountedCollectives:
     def start_reduce_scatter(self, array: Array, own: Array, counts: list[int]) -> Request:
         """Start summing the ranks' arrays; of the sum each member gets its piece, `counts` elements long, in `own`."""
         self.traffic.count(array.nbytes - own.nbytes, own.nbytes * (self.size - 1), "reduce-scatter")
-        return self._begin(
-            CollectiveCall(
-                *("reduce_scatter", [array, own], [True, False], [False, True]),
-                lambda comm, arrays: comm.Ireduce_scatter(arrays[0], arrays[1], counts),
-                (array, own, pieces_of(counts)),
-            )
-        )
+
+        def begin(comm: Communicator, arrays: Sequence[Array]) -> Request:
+            return comm.Ireduce_scatter(arrays[0], arrays[1], counts)
+
+        arrays, arguments = [array, own], (array, own, pieces_of(counts))
+        return self._begin(CollectiveCall("reduce_scatter", arrays, [True, False], [False, True], begin, arguments))
 
     def sum(self, array: Array, what: str) -> None:
         """Sum an array over all ranks, in place."""

@@ -51,11 +51,8 @@ class Family:
         return PROCESS.without_stopped(call, self._deadline) if self._deadline else nullcontext()
 
 
-class _Noticing:
+class _Noticing(AbstractContextManager[None]):
     """Context that turns what MPI raises because a rank has died into RankLost."""
-
-    def __enter__(self) -> None:
-        pass
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
         if isinstance(error, MPI.Exception) and error.Get_error_class() in FAULTS:

@@ -1,4 +1,5 @@
-"""Load and start MPI, and refuse the launcher of another MPI, which starts processes that do not know of each other.
+"""Load and start MPI, and refuse the launcher of another MPI, which starts processes that do not know of each other;
+and which MPI it is.
 
 Importing this module loads MPI, after the settings that it must find then; `initialise` starts it.
 """
@@ -90,3 +91,17 @@ def _foreign_launcher(started: int, what: str) -> BadInput:
 def library() -> str:
     """Vendor and version of the MPI library, one line."""
     return " ".join(MPI.Get_library_version().splitlines()[0].strip("\0 ,").split())
+
+
+def cuda_aware(wanted: str = "auto") -> tuple[bool, str]:
+    """Whether the MPI library takes device buffers, and who says so: `wanted` (run.cuda_aware), else the library."""
+    if wanted != "auto":
+        return wanted == "yes", f"run.cuda_aware = {wanted!r}"
+    kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds") or ""
+    if "cuda" in kinds:
+        return True, f"mpi_memory_alloc_kinds = {kinds}"
+    try:  # a function of Open MPI and MPICH that mpi4py lacks, in the library that mpi4py is bound to
+        query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
+    except (OSError, AttributeError):
+        return False, "the library names no CUDA memory"
+    return bool(query()), f"MPIX_Query_cuda_support() = {query()}"

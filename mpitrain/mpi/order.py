@@ -140,18 +140,16 @@ class Order:
         self.path = path
         with naming(path):
             content = read_whole(path, LARGEST)
-        kinds, frames = [], []
-        for kind, frame in _frames(path, content):
-            kinds.append(kind)
-            frames.append(frame)
+        frames = list(_frames(path, content))
+        kinds = [kind for kind, _ in frames]
         if kinds[:1] != [_HEADER]:
             raise BadInput(f"{path}: no record of the order of events")
-        self.header = self._decoded(frames[0], LogHeader)
-        self._events = b"".join(frame for kind, frame in zip(kinds, frames, strict=True) if kind == _EVENTS)
+        self.header = self._decoded(frames[0][1], LogHeader)
+        self._events = b"".join(frame for kind, frame in frames if kind == _EVENTS)
         count = sum(byte < 0x80 for byte in self._events)
         if kinds[-1] != _END:
             raise BadInput(f"{path}: ends after {count:,} events, without the training's end: the run did not finish")
-        self.end = self._decoded(frames[-1], End)
+        self.end = self._decoded(frames[-1][1], End)
         if count != self.end.events or kinds.count(_HEADER) + kinds.count(_END) != 2:
             raise BadInput(f"{path}: is damaged: it holds {count:,} events, and {self.end.events:,} were written")
 

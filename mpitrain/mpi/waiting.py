@@ -6,16 +6,16 @@ So signals are seen, and ranks that share a core make room for each other.
 import itertools
 import os
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from fractions import Fraction
 from math import inf
 
 import numpy as np
 
 from mpitrain.errors import Overdue, named
 from mpitrain.mpi.communicator import Communicator, Request, Runtime
-from mpitrain.mpi.cores import LARGEST, share
 from mpitrain.mpi.heartbeats import BEATS, Heartbeats
 from mpitrain.mpi.launcher import MPI, require_one_job
 from mpitrain.mpi.process import PROCESS
@@ -26,6 +26,7 @@ from mpitrain.stopwatch import Activity, Listener, Stopwatch
 YIELDING = 0.2  # seconds; longer waits are for a rank that does something else, such as an evaluation
 TOLD = 16  # ranks of a wait that a trace names, at most
 LOOKS = 10  # readings of `WakingClock` that a deadline takes, at least
+CORES = 8192  # numbers of cores that Linux knows
 SHORTEST_SLEEP, LONGEST_SLEEP = 20e-6, 2e-3  # seconds; each waking costs a busy neighbour some 30 µs
 
 
@@ -119,24 +120,18 @@ class Member:
         self.cores, self.node_cores = (1, 1) if runtime.simulated else self._divide_cores()
 
     def _divide_cores(self) -> tuple[int, int]:
-        own, ranks = os.sched_getaffinity(0), np.zeros(LARGEST, np.int32)  # of the node, that may use each core
+        own, ranks = os.sched_getaffinity(0), np.zeros(CORES, np.int32)  # of the node, that may use each core
         ranks[list(own)] = 1
         self.wait(self._local.Iallreduce(MPI.IN_PLACE, ranks, MPI.SUM), "the start of the program")
         limit = core_limit()
-        mine, all_ranks = share(own, ranks.tolist()), int(np.count_nonzero(ranks))
+        mine, all_ranks = share_of_cores(own, ranks.tolist()), int(np.count_nonzero(ranks))
         return max(int(min(mine, limit / self.local_size)), 1), max(int(min(all_ranks, limit)), 1)
 
     def blocking(self, call: str) -> AbstractContextManager[object]:
         """Context around a call of MPI that has no nonblocking form, under the deadline."""
         return self.runtime.blocking(call, self.deadline)
 
-    def wait(
-        self,
-        request: Request,
-        what: str,
-        whom: Sequence[int] | None = None,
-        nbytes: int | None = None,
-    ) -> None:
+    def wait(self, request: Request, what: str, whom: Sequence[int] | None = None, nbytes: int | None = None) -> None:
         """Wait for a request, which needs the ranks `whom`, by default all. Raises Overdue naming the silent ones.
         `nbytes`, its payload, is noted in a trace.
 
@@ -174,6 +169,12 @@ class Member:
                 backoff.reset()
             else:
                 backoff.pause()
+
+
+def share_of_cores(own: Set[int], ranks: Mapping[int, int] | Sequence[int]) -> int:
+    """A rank's share of the cores `own` that it may use. Each core is divided among the ranks of the node that may use
+    it, `ranks[core]` of them. Rounded down, and at least 1."""
+    return max(int(sum(Fraction(1, ranks[core]) for core in own)), 1)
 
 
 Whom = Sequence[int] | Callable[[], Sequence[int]] | None

@@ -29,7 +29,6 @@ from mpitrain.errors import BadInput, say, some
 from mpitrain.files import write_whole
 from mpitrain.flat import Array, block_slices, scratch_for
 from mpitrain.models.model import Model
-from mpitrain.models.network import multiply_adds
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, by_all_ranks
@@ -77,7 +76,7 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     within, between = (link(transport, pair) for pair in pairs(transport.node_leaders))
     told = Link(between.latency if between else LATENCY, bandwidth) if bandwidth else between
     inside = within or (USUAL if bandwidth else None)
-    own = MeasuredNetwork(network.name, network.layout.size, multiply_adds(network))
+    own = MeasuredNetwork(network.name, network.layout.size, network.multiply_adds)
     content = {
         "nodes": given.nodes or transport.nodes,
         "ranks_per_node": max(Counter(transport.node_leaders).values()),

@@ -16,7 +16,6 @@ from mpitrain.config import read_toml, readable
 from mpitrain.errors import BadInput
 from mpitrain.keys import Count, Section
 from mpitrain.models.model import Model
-from mpitrain.models.network import multiply_adds
 from mpitrain.mpi.links import Link, Seconds
 from mpitrain.sampling.rng import stream
 from mpitrain.simulation.network import ClusterNetwork
@@ -148,7 +147,7 @@ class Cluster(Section, frozen=True):
 
         Raises BadInput where it is another network and that is not known.
         """
-        own, work = self.measured, multiply_adds(model)
+        own, work = self.measured, model.multiply_adds
         # Multiply-adds are not known (0) for a module, also if the same network was measured as layers, or vice versa.
         if own is None or (own.parameters == model.layout.size and len({own.multiply_adds, work, 0}) < 3):
             return 1.0, ""

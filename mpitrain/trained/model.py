@@ -22,7 +22,6 @@ from mpitrain.data.origin import Origin
 from mpitrain.errors import BadInput, printable, say
 from mpitrain.flat import Array, parameters_sha256
 from mpitrain.models import model as models
-from mpitrain.models.model import Buffered, buffered
 from mpitrain.models.torch import start as torch_start
 from mpitrain.monitoring.evaluation import Measuring
 from mpitrain.mpi import Transport
@@ -176,16 +175,16 @@ def _built(
         why = f"a training has just replaced it by a newer one (run.checkpoints_kept = {config.run.checkpoints_kept})"
         raise BadInput(f"{found}: {why}; try again") from error
     model = TrainedModel(run, config, trained_on, network, parameters, found, samples, code)
-    if (own := buffered(network)) is not None:
-        own.restore(checkpoint.load_kept(found), parameters)
-        _measure(model, own)
+    if network.holds_buffers:
+        network.restore(checkpoint.load_kept(found), parameters)
+        _measure(model)
     return model
 
 
-def _measure(model: TrainedModel, own: Buffered) -> None:
+def _measure(model: TrainedModel) -> None:
     """Measure the statistics of normalisation unless the checkpoint holds them: it does if its parameters were
     evaluated, as at the end and in `best`. Raises BadInput naming the checkpoint if the training part is gone."""
-    if own.measured(model.parameters):
+    if model.network.measured(model.parameters):
         return
     try:
         corpus = model.source(None).opened("train", model.origin)
@@ -194,4 +193,4 @@ def _measure(model: TrainedModel, own: Buffered) -> None:
             f"{model.checkpoint}: holds no statistics of normalisation, and the training part, on which they would be "
             f"measured, cannot be read: {error}"
         ) from error
-    Measuring(own, corpus, model.config.training.seed, model.parameters.dtype).run(model.parameters)
+    Measuring(model.network, corpus, model.config.training.seed, model.parameters.dtype).run(model.parameters)

@@ -19,7 +19,7 @@ from mpitrain.models.layers.fully_connected import FullyConnectedOptions
 from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions
 from mpitrain.models.layers.max_pool import MaxPoolOptions
 from mpitrain.models.layers.sigmoid import SigmoidOptions
-from mpitrain.models.model import Model, buffered
+from mpitrain.models.model import Model
 from mpitrain.models.network import build, network, network_of_layers
 from mpitrain.sampling.batch import Batch
 
@@ -89,7 +89,6 @@ def test_the_description(model: Model) -> None:
     assert model.classes == 7 and all(length > 0 for length in model.input_shape)
     assert model.layout.size == sum(parameter.size for parameter in model.layout.parameters) > 0
     assert model.name and model.output in ("softmax", "logistic")
-    assert (buffered(model) is None) == (not model.holds_buffers)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -6,7 +6,7 @@ from itertools import chain
 
 import pytest
 
-from mpitrain.mpi.cores import share
+from mpitrain.mpi.waiting import share_of_cores
 
 ALL = range(8)
 
@@ -25,5 +25,5 @@ ALL = range(8)
 )
 def test_shares(masks: list[Iterable[int]], shares: list[int]) -> None:
     ranks = Counter(chain(*masks))
-    found = [share(set(mask), ranks) for mask in masks]
+    found = [share_of_cores(set(mask), ranks) for mask in masks]
     assert found == shares

@@ -9,7 +9,7 @@ import pytest
 from mpitrain.__main__ import main
 from mpitrain.api.clusters import find, names
 from mpitrain.models import presets
-from mpitrain.models.network import build, multiply_adds
+from mpitrain.models.network import build
 from mpitrain.simulation import cluster
 
 #: By name: nodes, and ranks on each.
@@ -48,7 +48,7 @@ def test_two_ranks_need_half_as_long_and_their_messages(tmp_path: Path, name: st
 def _per_sample(described: cluster.Cluster) -> float:
     """Seconds of a sample of the network of `_seconds`."""
     assert described.measured is not None
-    work = multiply_adds(build("digits-cnn", (8, 8, 1), 10, width=0.1))
+    work = build("digits-cnn", (8, 8, 1), 10, width=0.1).multiply_adds
     return described.gradient.seconds_per_sample * work / described.measured.multiply_adds
 
 
@@ -77,7 +77,7 @@ def test_each_names_the_network_of_its_gradients() -> None:
         assert told is not None
         known = presets.PRESETS[told.name]
         network = build(told.name, known.inputs, known.classes)
-        assert (told.parameters, told.multiply_adds) == (network.layout.size, multiply_adds(network))
+        assert (told.parameters, told.multiply_adds) == (network.layout.size, network.multiply_adds)
 
 
 def test_every_value_has_its_source() -> None:
