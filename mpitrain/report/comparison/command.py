@@ -67,8 +67,8 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput("--target-error: which error is to be reached? Only --on has one of its own")
     base = base_of(options.on, options.set) if options.on else None
     elements = matrix(options.configs, workers, seeds, options.set, options.out, base)
-    most = 1.0 if all(element.loaded.by_error for element in elements) else math.inf
-    targets = _numbers("--target-error", options.target_error or TARGETS[options.on], float, lambda x: 0 <= x < most)
+    by_error, told = all(element.loaded.by_error for element in elements), options.target_error or TARGETS[options.on]
+    targets = _numbers("--target-error", told, float, lambda x: 0 <= x < 1 if by_error else math.isfinite(x))
     if options.baseline and all(element.configuration != options.baseline for element in elements):
         raise BadInput(f"--baseline: {options.baseline} is none of the configurations")
     if options.list:

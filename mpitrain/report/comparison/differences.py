@@ -51,8 +51,9 @@ class Difference:
 
     @property
     def relative(self) -> tuple[float, float, float]:
-        """`mean`, `low` and `high` as fractions of the base's figure."""
-        return self.mean / self.base, self.low / self.base, self.high / self.base
+        """`mean`, `low` and `high` as fractions of the base's figure, which may be below 0."""
+        of = abs(self.base)
+        return self.mean / of, self.low / of, self.high / of
 
 
 Pair = tuple[Row, Row, Difference]  #: a row, the base that it is compared with, and their difference

@@ -124,6 +124,14 @@ def test_a_run_that_comes_to_nothing_is_told(
     assert said in capsys.readouterr().out
 
 
+def test_targets_of_a_figure_of_ones_own_may_be_below_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as a negative log-likelihood."""
+    (tmp_path / "nll.toml").write_text('[data]\nimport = "data.py:build"\n')
+    assert main(["compare", "nll.toml", "--target-error=-0.5,-1.25", "--list"]) == 0
+    assert main(["compare", "nll.toml", "--target-error=-0.5,-inf", "--list"]) == 2
+    assert "--target-error -0.5,-inf: expected numbers" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words, named",
     [
