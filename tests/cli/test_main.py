@@ -277,6 +277,14 @@ def test_a_training_whose_loss_explodes_but_stays_finite(launch: Callable[..., A
         assert told["train_loss"] == records(tmp_path / "run")[-1]["train_loss"]
 
 
+def test_a_training_whose_last_update_exploded(simulated: Callable[..., Any], tmp_path: Path) -> None:
+    """No loss of a minibatch tells, only that of the evaluation."""
+    vast = ("algorithm.name=msgd", "training.learning_rate=1e30", "training.epochs=1", "training.minibatch=1438")
+    ended = simulated(1, *(word for key in vast for word in ("--set", key)), "--out", "run")
+    assert summary(tmp_path / "run")["test_loss"] is None
+    assert "warning: the test loss is not finite; a smaller training.learning_rate" in ended.out
+
+
 def test_a_training_whose_loss_exploded_and_came_back(simulated: Callable[..., Any], tmp_path: Path) -> None:
     """Diverged, although the last epochs look like others; a resume remembers it."""
     vast = ("algorithm.name=msgd", "training.learning_rate=1000", "training.epochs=1.5", "run.progress=none")
