@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     starter = None if options.table else _starter(options, elements)
     shared = starter is None or options.element is not None  # by the runs of a job array, one a process
     with nullcontext() if shared else occupying(options.out):
-        if starter and _run_all(chosen, len(elements), starter, options.deadline):
+        if starter and _run_all(chosen, len(elements), starter, options.deadline, options.test_set):
             say("stopped by a signal; the same command continues")
             return STOPPED
         if options.element is None:
@@ -108,11 +108,12 @@ def _starter(options: argparse.Namespace, elements: list[Element]) -> Starter:
     return lambda element: launching.simulated(element, options.simulate)
 
 
-def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadline: float) -> bool:
+def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadline: float, test_set: str) -> bool:
     """Run unfinished elements one after the other; a failure is reported, and the next one is run. Returns whether a
     signal stopped it.
 
-    Elements are reported by their numbers among `count`, as used by --list and --run.
+    Elements are reported by their numbers among `count`, as used by --list and --run. Raises BadInput after the first
+    run that was not tested on the `test_set`.
     """
     relay = Relay()
     # Refuse a folder of another configuration before starting any run.
@@ -134,6 +135,8 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
                 print(f"{place}: stopped: {fault} (see {log})", flush=True)
                 return True
             print(f"{place}: {f'failed: {fault} (see {log})' if fault else _outcome(element)}", flush=True)
+            if (run := element.finished()) is not None:
+                tables.require_tested(run, test_set)
     return False
 
 

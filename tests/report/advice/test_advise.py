@@ -131,6 +131,16 @@ def test_a_target_below_0_is_one_of_a_figure_of_ones_own(monkeypatch: pytest.Mon
     assert asked == [-1.5]
 
 
+def test_data_without_a_held_out_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing tells which candidate is better: that is said at once, not after the whole budget."""
+    parts = "{'train': (np.ones((40, 8, 8, 1), np.float32), np.arange(40) % 4)}"
+    code = f"import numpy as np\ndef build():\n    return {parts}"
+    (tmp_path / "data.py").write_text(code)
+    assert main([*WORDS, "--set", "data.import=data.py:build", "--set", "algorithm.name=asgd"]) == 2
+    assert "its data have no part dev or test" in capsys.readouterr().err
+    assert len(list((tmp_path / "runs/advice/trials").iterdir())) <= 2
+
+
 REFUSED = {
     "advise": "the following arguments are required: --ranks",
     "advise --ranks 2": "one of the arguments --cluster --here is required",
