@@ -56,6 +56,9 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     if monitor is None:
         last.write(session.saver, session.state, session.transport)
     else:
+        if monitor.exchanged() is not None:  # until now an estimate, from reports or rank 0's own bytes
+            both = int(counts[0] + counts[1] - 2 * counts[3])
+            monitor.exchanged = lambda: both
         said = _said_before(session, monitor, stopped)
         elsewhere = _save(session, monitor, stopped, needed=said is None)
         monitor.finish(evaluate=not stopped)

@@ -308,6 +308,21 @@ def test_a_training_that_ended_in_its_closing_evaluations_keeps_its_speed(
     assert told["samples_per_second"] == pytest.approx(before["samples_per_second"]) and told["samples_per_second"] > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "ranks", "team"), [("allreduce", 3, 1), ("asgd", 3, 1), ("easgd", 5, 2), ("sparse-delta", 4, 2)]
+)
+def test_the_bytes_of_the_last_record_are_those_of_the_summary(
+    simulated: Callable[..., Any], tmp_path: Path, name: str, ranks: int, team: int
+) -> None:
+    """Without those within teams, as in the closing table; earlier records estimate them."""
+    keys = (f"algorithm.name={name}", "training.epochs=1", f"run.team={team}")
+    assert simulated(ranks, *(word for key in keys for word in ("--set", key)), "--out", "run").status == 0
+    told = summary(tmp_path / "run")
+    both = told["bytes_sent"] + told["bytes_received"] - 2 * told.get("bytes_sent_within_teams", 0)
+    last = [record for record in records(tmp_path / "run") if record["event"] == "train"][-1]
+    assert last["bytes_exchanged"] == both > 0
+
+
 @pytest.mark.parametrize(("rate", "warned"), [(1e-9, ["the test error of"]), (0.02, [])])
 def test_a_training_that_ends_at_chance_is_said(
     simulated: Callable[..., Any], tmp_path: Path, rate: float, warned: list[str]
