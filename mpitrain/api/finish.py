@@ -56,6 +56,9 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     if monitor is None:
         last.write(session.saver, session.state, session.transport)
     else:
+        if monitor.exchanged() is not None:  # until now an estimate, from reports or rank 0's own bytes
+            both = int(counts[0] + counts[1] - 2 * counts[3])
+            monitor.exchanged = lambda: both
         said = _said_before(session, monitor, stopped)
         elsewhere = _save(session, monitor, stopped, needed=said is None)
         monitor.finish(evaluate=not stopped)
@@ -157,6 +160,9 @@ def _doubts(session: Session, monitor: MasterMonitor) -> list[str]:
     found = []
     if last is not None and 0 < least < last:
         found.append(f"the last epoch's loss is {last:.3g}, above the first minibatch's {least:.3g}")
+    for key, value in monitor.results.items():
+        if key.endswith("_loss") and isinstance(value, float) and not isfinite(value):
+            found.append(f"the {key.replace('_', ' ')} is not finite")
     counts, part = origin.class_counts(monitor.folder), "test" if "test_error" in monitor.results else "dev"
     error, evaluation = monitor.results.get(f"{part}_error"), monitor.evaluation
     if evaluation is not None and error is not None and any(counts):

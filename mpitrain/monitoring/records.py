@@ -69,7 +69,7 @@ class Metrics:
 
     def write(self, event: str, **fields: object) -> None:
         """Write a record. Numbers that JSON cannot represent (nan, inf) are written as null."""
-        fields = {key: _finite(value) for key, value in fields.items()}
+        fields = {key: or_null(value) for key, value in fields.items()}
         try:
             self._append(_line(event, fields))
             if self.events is not None:
@@ -160,7 +160,7 @@ def _drop_cut_line(file: io.FileIO) -> None:
 
 def summary_text(fields: Record) -> str:
     """Format the summary as indented JSON."""
-    return json.dumps({key: _finite(value) for key, value in fields.items()}, indent=2) + "\n"
+    return json.dumps({key: or_null(value) for key, value in fields.items()}, indent=2) + "\n"
 
 
 def bottlenecks(summary: Mapping[str, Any]) -> list[str]:
@@ -175,7 +175,8 @@ def bottlenecks(summary: Mapping[str, Any]) -> list[str]:
     return found
 
 
-def _finite(value: object) -> object:
+def or_null(value: object) -> object:
+    """The value, or None for a number that JSON cannot represent."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 

@@ -20,7 +20,7 @@ from mpitrain.errors import BadInput, printable
 from mpitrain.files import write_whole
 from mpitrain.flat import Array, block_slices, share
 from mpitrain.monitoring.evaluation import TOGETHER, Evaluation, Results, figures, share_of
-from mpitrain.monitoring.records import merit_of, shown
+from mpitrain.monitoring.records import merit_of, or_null, shown
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, by_all_ranks
 from mpitrain.sampling.batch import Batch
@@ -54,7 +54,8 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
         own = model.config.data
         data = printable(str(options.data or own.import_ or own.path or "embedded digits"))
         if options.json:
-            print(json.dumps({**model.described(), "data": data, "samples": samples, **results}))
+            measured = {key: or_null(value) for key, value in results.items()}
+            print(json.dumps({**model.described(), "data": data, "samples": samples, **measured}))
         else:
             _print(model, data, samples, results)
     transport.barrier("the end")

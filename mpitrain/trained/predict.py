@@ -43,8 +43,16 @@ def _predict(transport: Transport, options: argparse.Namespace) -> int:
     agreed(transport, lambda: require_known(options.out), "the file to write")
     with opened(transport, options, prepare) as (model, (corpus, priors)):
         compute, classes = computing(model, corpus, options.output, priors), corpus.classes
+
+        def numbers(part: slice) -> Array:
+            rows = compute(part)
+            if (found := np.isnan(rows).any(axis=1)).any():
+                where = f"sample {part.start + found.argmax()} of part {corpus.part}"
+                raise BadInput(f"{model.checkpoint}: has no finite outputs for {where}")
+            return rows
+
         parts = list(blocks(corpus.samples, TOGETHER))
-        rows = in_order(transport, parts, classes, compute)
+        rows = in_order(transport, parts, classes, numbers)
         if transport.rank == 0:
             with open_writer(options.out, content(model, corpus, options)) as write:
                 for piece in rows:

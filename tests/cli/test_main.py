@@ -277,6 +277,14 @@ def test_a_training_whose_loss_explodes_but_stays_finite(launch: Callable[..., A
         assert told["train_loss"] == records(tmp_path / "run")[-1]["train_loss"]
 
 
+def test_a_training_whose_last_update_exploded(simulated: Callable[..., Any], tmp_path: Path) -> None:
+    """No loss of a minibatch tells, only that of the evaluation."""
+    vast = ("algorithm.name=msgd", "training.learning_rate=1e30", "training.epochs=1", "training.minibatch=1438")
+    ended = simulated(1, *(word for key in vast for word in ("--set", key)), "--out", "run")
+    assert summary(tmp_path / "run")["test_loss"] is None
+    assert "warning: the test loss is not finite; a smaller training.learning_rate" in ended.out
+
+
 def test_a_training_whose_loss_exploded_and_came_back(simulated: Callable[..., Any], tmp_path: Path) -> None:
     """Diverged, although the last epochs look like others; a resume remembers it."""
     vast = ("algorithm.name=msgd", "training.learning_rate=1000", "training.epochs=1.5", "run.progress=none")
@@ -298,6 +306,21 @@ def test_a_training_that_ended_in_its_closing_evaluations_keeps_its_speed(
     told = summary(tmp_path / "run")
     assert told["resumed_samples"] == before["samples"] == 1438
     assert told["samples_per_second"] == pytest.approx(before["samples_per_second"]) and told["samples_per_second"] > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "team"), [("allreduce", 3, 1), ("asgd", 3, 1), ("easgd", 5, 2), ("sparse-delta", 4, 2)]
+)
+def test_the_bytes_of_the_last_record_are_those_of_the_summary(
+    simulated: Callable[..., Any], tmp_path: Path, name: str, ranks: int, team: int
+) -> None:
+    """Without those within teams, as in the closing table; earlier records estimate them."""
+    keys = (f"algorithm.name={name}", "training.epochs=1", f"run.team={team}")
+    assert simulated(ranks, *(word for key in keys for word in ("--set", key)), "--out", "run").status == 0
+    told = summary(tmp_path / "run")
+    both = told["bytes_sent"] + told["bytes_received"] - 2 * told.get("bytes_sent_within_teams", 0)
+    last = [record for record in records(tmp_path / "run") if record["event"] == "train"][-1]
+    assert last["bytes_exchanged"] == both > 0
 
 
 @pytest.mark.parametrize(("rate", "warned"), [(1e-9, ["the test error of"]), (0.02, [])])

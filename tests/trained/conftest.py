@@ -19,12 +19,13 @@ from mpitrain.training.context import fresh
 from mpitrain.training.parts import form_of
 
 
-def make_run(run: Path, *settings: str, samples: int = 100, seed: int = 1) -> np.ndarray:
-    """A run folder of a network that stands where it began, or as `seed` says; its θ."""
+def make_run(run: Path, *settings: str, samples: int = 100, seed: int = 1, factor: float = 1.0) -> np.ndarray:
+    """A run folder of a network that stands where it began, or as `seed` says, times `factor`; its θ."""
     config = configuration.load(None, list(settings))
     told = origin.of_part(data_path(config))
     network = inputs.network_of(config, form_of(config, told), told.classes)
     theta = network.initial(seed, np.dtype(config.training.dtype))
+    theta *= factor
     state = fresh(config.algorithm, theta, Queue(sum(told.class_counts), 10**6))
     state.trained = samples
     run.mkdir(parents=True, exist_ok=True)

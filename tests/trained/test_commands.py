@@ -234,6 +234,21 @@ def test_bad_input_is_one_line_and_status_2(alone: Callable[..., Any], folder: P
     assert sorted(folder.rglob("*")) == before
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_model_that_diverged(alone: Callable[..., Any], folder: Path) -> None:
+    """Weights so large that the outputs are not finite: no warnings of NumPy's, and no file of predictions."""
+    layers = "model.layers=[{kind='fully-connected',units=4},{kind='relu'},{kind='fully-connected'}]"
+    make_run(folder / "wild", layers, "data.path=data", factor=1e30)
+    evaluated, told = alone("evaluate", "wild"), alone("evaluate", "wild", "--json")
+    assert "nan" in evaluated.out and json.loads(told.out)["test_loss"] is None and evaluated.err == told.err == ""
+    predicted = alone("predict", "wild", "data", "p.npz")
+    said = "wild/checkpoints/000000000100: has no finite outputs for sample 0 of part test"
+    assert predicted.status == 2 and predicted.err == f"mpitrain: {said}\n" and not (folder / "p.npz").exists()
+    pytest.importorskip("onnxruntime")
+    exported = alone("export", "wild", "--format", "onnx")
+    assert exported.status == 1 and exported.err.count("\n") == 1 and "differs by nan" in exported.err
+
+
 @pytest.mark.parametrize("command", ["evaluate nowhere data", "predict run nowhere p.h5"])
 def test_bad_input_ends_all_ranks(launch: Callable[..., Any], folder: Path, command: str) -> None:
     ended = launch(3, *command.split(), deadline=60)

@@ -1,6 +1,7 @@
 """`python -m mpitrain advise CONFIG.toml --cluster FILE --ranks N`: search, and say what to train; see `--help`."""
 
 import argparse
+import math
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -55,9 +56,9 @@ def run(options: argparse.Namespace) -> int:
             raise BadInput(f"{name} {number}: at least {least}")
     table = with_keys(read_toml(options.config) if options.config else {"training": dict(FIRST)}, options.set)
     candidates = Candidates(table, {word.partition("=")[0].strip() for word in options.set}, options.seed)
-    most = 1.0 if candidates.first.config.by_error else 1e9
-    if target is not None and not 0 <= target < most:
-        raise BadInput(f"--target-error {target:g}: not an error{', which is a fraction such as 0.05' * (most == 1.0)}")
+    by_error = candidates.first.config.by_error
+    if target is not None and not (0 <= target < 1 if by_error else math.isfinite(target)):
+        raise BadInput(f"--target-error {target:g}: not an error{', which is a fraction such as 0.05' * by_error}")
     stop, console = Stop(), open_console()
     trials = _trials(options, stop, {"ingredients": ingredients.of_config(candidates.first.config)})
     where = "in earnest" if options.here else f"on {options.cluster}, {some(trials.processes, 'simulation')} at a time"

@@ -23,7 +23,7 @@ PATIENCE = 2  # brackets in a row that find nothing better, after which no more 
 POINTS = 12  # evaluations of the longest trainings
 CARRIED = 4.0  # a candidate that computes this many times less of its time than the best falls out without a training
 LONGEST = 2.0  # most samples of a training, as a multiple of the configuration's
-EASIER = 1.05  # the target if none is given, as a multiple of the configuration's own error: seeds differ
+EASIER = 0.05  # the target if none is given is this part of the configuration's own error above it: seeds differ
 LOOK, RUNG, FINALS = 1.0, 2.0, 3.0  # weights of the trials without gradients, a rung and the finals in the time left
 LATE = "the budget was spent"
 
@@ -120,6 +120,8 @@ class Search:
         self._samples = first.carried.samples_of_epoch
         asked.seconds = asked.time or self._epochs * self._samples / first.carried.speed
         short = self._one(self._trial(first, asked.whole / ETA**2), 0.2)
+        if not (short.why or short.curve):
+            raise BadInput("the configuration itself: its data have no part dev or test, by which to judge")
         while self._dearest(short) * BRACKET / self.trials.processes > self.budget / 4 and asked.whole > 0.1:
             shorter = self._one(self._trial(first, asked.whole / ETA**3), 0.2)
             if shorter.wall * 2 > short.wall:  # most of the time is the start of the program
@@ -134,7 +136,7 @@ class Search:
                 raise BadInput(
                     f"the configuration itself: {first.fell}; --target-error or --time says what else to look for"
                 )
-            asked.target = float(f"{EASIER * least(first.curve):.3g}")
+            asked.target = easier(least(first.curve))
 
     def _dearest(self, short: Outcome) -> float:
         """The seconds that a training as long as `short` takes if all of its ranks compute: in earnest they do so at
@@ -230,6 +232,11 @@ class Search:
         if len(trials) > 1:
             self.say(f"{what}: {', '.join([some(len(trials), 'training'), *told])}")
         return found
+
+
+def easier(own: float) -> float:
+    """The target if none is given, by the configuration's `own` figure of merit, which may be below 0."""
+    return float(f"{own + EASIER * abs(own):.3g}")
 
 
 def _take(tried: Tried, share: float, trial: Trial, found: Outcome) -> None:

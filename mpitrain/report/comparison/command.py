@@ -67,8 +67,8 @@ def run(options: argparse.Namespace) -> int:
         raise BadInput("--target-error: which error is to be reached? Only --on has one of its own")
     base = base_of(options.on, options.set) if options.on else None
     elements = matrix(options.configs, workers, seeds, options.set, options.out, base)
-    most = 1.0 if all(element.loaded.by_error for element in elements) else math.inf
-    targets = _numbers("--target-error", options.target_error or TARGETS[options.on], float, lambda x: 0 <= x < most)
+    by_error, told = all(element.loaded.by_error for element in elements), options.target_error or TARGETS[options.on]
+    targets = _numbers("--target-error", told, float, lambda x: 0 <= x < 1 if by_error else math.isfinite(x))
     if options.baseline and all(element.configuration != options.baseline for element in elements):
         raise BadInput(f"--baseline: {options.baseline} is none of the configurations")
     if options.list:
@@ -88,7 +88,7 @@ def run(options: argparse.Namespace) -> int:
     starter = None if options.table else _starter(options, elements)
     shared = starter is None or options.element is not None  # by the runs of a job array, one a process
     with nullcontext() if shared else occupying(options.out):
-        if starter and _run_all(chosen, len(elements), starter, options.deadline):
+        if starter and _run_all(chosen, len(elements), starter, options.deadline, options.test_set):
             say("stopped by a signal; the same command continues")
             return STOPPED
         if options.element is None:
@@ -108,11 +108,12 @@ def _starter(options: argparse.Namespace, elements: list[Element]) -> Starter:
     return lambda element: launching.simulated(element, options.simulate)
 
 
-def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadline: float) -> bool:
+def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadline: float, test_set: str) -> bool:
     """Run unfinished elements one after the other; a failure is reported, and the next one is run. Returns whether a
     signal stopped it.
 
-    Elements are reported by their numbers among `count`, as used by --list and --run.
+    Elements are reported by their numbers among `count`, as used by --list and --run. Raises BadInput after the first
+    run that was not tested on the `test_set`.
     """
     relay = Relay()
     # Refuse a folder of another configuration before starting any run.
@@ -134,6 +135,8 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
                 print(f"{place}: stopped: {fault} (see {log})", flush=True)
                 return True
             print(f"{place}: {f'failed: {fault} (see {log})' if fault else _outcome(element)}", flush=True)
+            if (run := element.finished()) is not None:
+                tables.require_tested(run, test_set)
     return False
 
 

@@ -49,6 +49,12 @@ class Difference:
     low: float
     high: float
 
+    @property
+    def relative(self) -> tuple[float, float, float]:
+        """`mean`, `low` and `high` as fractions of the base's figure, which may be below 0."""
+        of = abs(self.base)
+        return self.mean / of, self.low / of, self.high / of
+
 
 Pair = tuple[Row, Row, Difference]  #: a row, the base that it is compared with, and their difference
 
@@ -90,10 +96,9 @@ def cells(found: Sequence[Pair]) -> tuple[list[str], list[list[str]]]:
     lines = []
     for row, base, told in found:
         form = "+.2%" if row.merit == "error" else "+.4f"
-        span = told.mean, told.low, told.high
-        relative = _span("+.2%", *(each / told.base for each in span)) if told.base else "–"
+        spans = [_span(form, told.mean, told.low, told.high), _span("+.2%", *told.relative) if told.base else "–"]
         against = f"{printable(base.configuration)}, {base.workers}"
-        lines.append([printable(row.configuration), str(row.workers), against, _span(form, *span), relative])
+        lines.append([printable(row.configuration), str(row.workers), against, *spans])
     return header, lines
 
 

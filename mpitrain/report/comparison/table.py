@@ -90,15 +90,13 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
     row's own configuration. Raises BadInput naming a test set or baseline that does not exist."""
     read = [(element, element.finished()) for element in elements]
     merit = _merit([run.results for _, run in read if run])
-    key = f"{test_set.replace('-', '_')}_{merit}"
-    found = []
+    found, key = [], _key(test_set, merit)
     for configuration, workers in dict.fromkeys((element.configuration, element.workers) for element in elements):
         group = [each for each in read if (each[0].configuration, each[0].workers) == (configuration, workers)]
         own, of_seeds = [element for element, _ in group], [run for _, run in group]
         runs = [run for run in of_seeds if run]
         for run in runs:
-            if key not in run.results:
-                raise BadInput(f"--test-set {test_set}: {run.folder} has no {key}")
+            require_tested(run, test_set)
         results = [run.results if run else {} for run in of_seeds]
         error, speed = Spread([finite(each, key) for each in results]), Spread(list(map(_speed, results)))
         ranks, seeds, config = own[0].ranks, [element.seed for element in own], own[0].config
@@ -113,6 +111,17 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
             if first and mean:
                 times.speed_up, times.efficiency = speed_up(first, base.workers, mean, row.workers)
     return found
+
+
+def require_tested(run: StoredRun, test_set: str) -> None:
+    """Raise BadInput unless a finished run has a figure of merit on the test set."""
+    key = _key(test_set, merit_of(run.results))
+    if key not in run.results:
+        raise BadInput(f"--test-set {test_set}: {run.folder} has no {key}")
+
+
+def _key(test_set: str, merit: str) -> str:
+    return f"{test_set.replace('-', '_')}_{merit}"
 
 
 def _speed(results: Record) -> float | None:

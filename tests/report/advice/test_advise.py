@@ -19,7 +19,7 @@ from mpitrain.config import load
 from mpitrain.report.advice import search
 from mpitrain.report.advice.candidates import Candidate
 from mpitrain.report.advice.result import Advice
-from mpitrain.report.advice.search import Interrupted, Question, Search, Tried
+from mpitrain.report.advice.search import Interrupted, Question, Search, Tried, easier
 from mpitrain.report.advice.trials import Outcome, Trial, Trials
 
 from ...conftest import NODE
@@ -109,6 +109,36 @@ def test_trials_of_edited_code_are_made_again(tmp_path: Path, monkeypatch: pytes
         (tmp_path / "layers.py").write_text(text)
         assert main([*WORDS, "--set", "data.import=net.py:build"]) == 75
     assert [each and each.why for each in found] == [None, "it failed", None]
+
+
+@pytest.mark.parametrize("own, target", [(0.02, 0.021), (-2.0, -1.9), (0.0, 0.0)])
+def test_the_default_target_is_reached_by_the_configuration(own: float, target: float) -> None:
+    """Also where the figure of merit is below 0, as of a negative log-likelihood."""
+    assert easier(own) == target
+
+
+def test_a_target_below_0_is_one_of_a_figure_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Not of an error rate."""
+    asked: list[float | None] = []
+
+    def run(search: Search) -> None:
+        asked.append(search.question.target)
+        raise Interrupted
+
+    monkeypatch.setattr(Search, "run", run)
+    (tmp_path / "data.py").write_text("")
+    assert main([*WORDS, "--set", "data.import=data.py:build", "--target-error", "-1.5"]) == 75
+    assert asked == [-1.5]
+
+
+def test_data_without_a_held_out_part(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Nothing tells which candidate is better: that is said at once, not after the whole budget."""
+    parts = "{'train': (np.ones((40, 8, 8, 1), np.float32), np.arange(40) % 4)}"
+    code = f"import numpy as np\ndef build():\n    return {parts}"
+    (tmp_path / "data.py").write_text(code)
+    assert main([*WORDS, "--set", "data.import=data.py:build", "--set", "algorithm.name=asgd"]) == 2
+    assert "its data have no part dev or test" in capsys.readouterr().err
+    assert len(list((tmp_path / "runs/advice/trials").iterdir())) <= 2
 
 
 REFUSED = {

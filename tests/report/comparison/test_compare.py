@@ -124,6 +124,23 @@ def test_a_run_that_comes_to_nothing_is_told(
     assert said in capsys.readouterr().out
 
 
+def test_a_test_set_that_there_is_not_ends_it_after_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not after hours of others; as where the data have no test part at all."""
+    words = ["msgd", "sgd", "--target-error", "0.9", "--test-set", "test-noisy", "--out", "out", *QUICK]
+    assert main(["compare", *words]) == 2
+    told = capsys.readouterr()
+    assert told.err.splitlines()[-1] == "mpitrain: --test-set test-noisy: out/runs/msgd-w1-s1 has no test_noisy_error"
+    assert [path.name for path in (tmp_path / "out" / "runs").glob("*/")] == ["msgd-w1-s1"]
+
+
+def test_targets_of_a_figure_of_ones_own_may_be_below_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Such as a negative log-likelihood."""
+    (tmp_path / "nll.toml").write_text('[data]\nimport = "data.py:build"\n')
+    assert main(["compare", "nll.toml", "--target-error=-0.5,-1.25", "--list"]) == 0
+    assert main(["compare", "nll.toml", "--target-error=-0.5,-inf", "--list"]) == 2
+    assert "--target-error -0.5,-inf: expected numbers" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "words, named",
     [

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.report.comparison.differences import KEPT
+from mpitrain.report.comparison.differences import KEPT, Difference
 from mpitrain.report.comparison.matrix import matrix
 
 from .runs import finish
@@ -38,6 +38,11 @@ def finished(one: list[float], two: list[float], samples: list[int]) -> None:
 
 def told() -> list[dict[str, object]]:
     return list(json.loads(Path("out/compare.json").read_text())["differences"])
+
+
+def test_relative_to_a_base_below_0() -> None:
+    """A loss such as a negative log-likelihood: less is better there, too."""
+    assert Difference(-2.0, -0.5, -1.0, 0.5).relative == (-0.25, -0.5, 0.25)
 
 
 def test_differences_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
