@@ -6,7 +6,6 @@ from collections.abc import Callable
 from mpitrain.checkpoint.state import State
 from mpitrain.files import Record
 from mpitrain.monitoring.figures import RankFigures
-from mpitrain.sampling.means import Mean
 from mpitrain.stopwatch import Listener
 
 
@@ -27,7 +26,7 @@ class Counters:
         self.numbered = True  # whether a server numbers the updates, so that staleness is known
         self.measures = True  #: whether losses are those of gradients, and not of phantoms
         self._stalenesses: Counter[int] = Counter()
-        self._recent = Mean()  # loss since the last call of recent_loss
+        self._recent_sum, self._recent_count = 0.0, 0  # losses since the last call of recent_loss
         self._recent_loss: float | None = None  # None until samples have been trained on
         self.resume(state)
 
@@ -42,7 +41,7 @@ class Counters:
         self.trained_now += count
         self.busy += busy
         if self.measures:
-            self._recent.add(loss, count)
+            self._recent_sum, self._recent_count = self._recent_sum + loss, self._recent_count + count
             self.losses.add(count, loss)
 
     def updated(self, staleness: int = 0, count: int = 1) -> None:
@@ -64,8 +63,9 @@ class Counters:
 
     def recent_loss(self) -> float | None:
         """The mean loss since the last call, or before it if nothing was trained on since."""
-        if self._recent.count:
-            self._recent_loss, self._recent = self._recent.value, Mean()
+        if self._recent_count:
+            self._recent_loss = self._recent_sum / self._recent_count
+            self._recent_sum, self._recent_count = 0.0, 0
         return self._recent_loss
 
     def record(self) -> Record:
