@@ -279,7 +279,6 @@ def open_run_folder(
     if config.run.train_subset and not session.device.phantom:
         corpora["train-subset"] = random_subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     run = config.run
-    session.counters.rate_at = lambda samples: state.rate(session.schedule.at(samples).learning_rate)
     session.monitor = monitor = MasterMonitor(
         Cadence(run.evaluate_every, run.checkpoint_every, run.checkpoint_samples, session.clock, state.queue.samples),
         session.counters,
@@ -293,6 +292,7 @@ def open_run_folder(
         stop=session.stop,
         exchanged=session.bytes_exchanged,
         resume=session.command_to_resume,
+        rate_at=lambda samples: state.rate(session.schedule.at(samples).learning_rate),
         saves_best=run.checkpoint_best,
         saver=session.saver,
         witness=session.witness,

@@ -1,7 +1,6 @@
 """Counts of a training: samples and losses, updates and their staleness, refused gradients, traffic."""
 
 from collections import Counter
-from collections.abc import Callable
 
 from mpitrain.checkpoint.state import State
 from mpitrain.files import Record
@@ -13,7 +12,6 @@ class Counters:
     """The counts since this start of the program; on the master, those of the whole run."""
 
     listener: Listener | None = None
-    rate_at: Callable[[int], float] | None = None  #: the common learning rate after this many samples
 
     def __init__(self, state: State, figures: RankFigures) -> None:
         self.figures = figures
@@ -71,10 +69,6 @@ class Counters:
     def record(self) -> Record:
         """The counts for a "train" record."""
         return {"updates": self.updates, **self._staleness(), **self.figures.recent()}
-
-    def rate(self, samples: int) -> float | None:
-        """The common learning rate after this many samples, if it is known."""
-        return None if self.rate_at is None else self.rate_at(samples)
 
     def summary(self) -> Record:
         """Counts for summary.json."""

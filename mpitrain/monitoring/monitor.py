@@ -96,6 +96,7 @@ class MasterMonitor(Monitor):
     stop: Stop
     exchanged: Callable[[], int | None]  # how many bytes all ranks have exchanged; None: no figure is recorded
     resume: Callable[[Path], str]  # the command that continues the run in a folder
+    rate_at: Callable[[int], float]  # the common learning rate after this many samples
     saves_best: bool = False
     saver: Saver | None = None
     witness: Witness = field(default_factory=Witness)
@@ -267,7 +268,7 @@ class MasterMonitor(Monitor):
 
     def _now(self) -> Moment:
         state, loss = self.counters.state, self.counters.losses.mean(self.cadence.loss_window)
-        return Moment(state.trained, state.index, self.cadence.seconds, loss, self.counters.rate(state.trained))
+        return Moment(state.trained, state.index, self.cadence.seconds, loss, self.rate_at(state.trained))
 
     def _begin_or_keep(self, evaluation: Evaluation) -> None:
         """Begin an evaluation, or keep a copy of the parameters, to make it later."""
@@ -363,7 +364,7 @@ class MasterMonitor(Monitor):
     def _record(self) -> None:
         state, seconds, loss = self.counters.state, self.cadence.seconds, self.counters.recent_loss()
         self.cadence.recorded()
-        place = self._place(Moment(state.trained, state.index, seconds, loss, self.counters.rate(state.trained)))
+        place = self._place(Moment(state.trained, state.index, seconds, loss, self.rate_at(state.trained)))
         self.write("train", **place, **self._bytes(), **self.counters.record())
         rate = self.counters.trained_now / max(seconds - self.cadence.seconds_before, 1e-9)
         self.progress.update(state.trained, rate, loss, self.results)
