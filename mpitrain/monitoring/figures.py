@@ -26,17 +26,12 @@ class RankFigures:
         self._whole: dict[str, dict[int, tuple[float, int]]] = {}
 
     def give(self, name: str, total: float, count: int = 1, rank: int = OWN) -> None:
-        """Add `count` values with this sum; for a "maximum" or the "newest", one value or none."""
+        """Add `count` values with this sum; for the "newest", one value or none."""
         for by_name in (self._recent, self._whole):
             of_ranks = by_name.setdefault(name, {})
             before, number = of_ranks.get(rank, (0, 0))
-            match FIGURES[name].how:
-                case "newest":
-                    of_ranks[rank] = total, count
-                case "maximum":
-                    of_ranks[rank] = max(before, total) if number else total, 1
-                case _:
-                    of_ranks[rank] = before + total, number + count
+            newest = FIGURES[name].how == "newest"
+            of_ranks[rank] = (total, count) if newest else (before + total, number + count)
 
     def take(self) -> Amounts:
         """What this rank has given since the last call, to tell the master, which does not call this."""
@@ -70,9 +65,6 @@ class RankFigures:
 
 def _combined(name: str, of_ranks: Mapping[int, tuple[float, int]]) -> float | None:
     totals, counts = zip(*of_ranks.values(), strict=True)
-    match FIGURES[name].how:
-        case "sum":
-            return sum(totals)
-        case "maximum":
-            return max(totals)
+    if FIGURES[name].how == "sum":
+        return sum(totals)
     return sum(totals) / sum(counts) if any(counts) else None

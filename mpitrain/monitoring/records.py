@@ -28,7 +28,7 @@ class Figure:
     logarithmic scale if `log`.
     """
 
-    how: Literal["sum", "mean", "maximum", "newest"]
+    how: Literal["sum", "mean", "newest"]
     title: str = ""
     form: str = "number"
     log: bool = False

@@ -16,9 +16,9 @@ from mpitrain.protocols import PROTOCOLS
 from mpitrain.report.runs import read_run
 from mpitrain.report.series import plots
 
-HOWS = {"seconds": "sum", "loss": "mean", "highest": "maximum", "threshold": "newest"}
+HOWS = {"seconds": "sum", "loss": "mean", "threshold": "newest"}
 GIVEN = [(0, 3.0), (1, 5.0), (0, 1.0)]  # rank and value, one after another
-COMBINED = {"seconds": 9.0, "loss": 3.0, "highest": 5.0, "threshold": 3.0}
+COMBINED = {"seconds": 9.0, "loss": 3.0, "threshold": 3.0}
 
 
 def test_figures_of_ranks_are_combined_as_declared(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,8 +35,8 @@ def test_figures_of_ranks_are_combined_as_declared(monkeypatch: pytest.MonkeyPat
     assert master.recent() == {}
     for name in HOWS:
         master.give(name, 7.0, rank=1)
-    assert master.recent() == {"seconds": 7.0, "loss": 7.0, "highest": 7.0, "threshold": 4.0}
-    assert master.whole() == {"seconds": 16.0, "loss": 4.0, "highest": 7.0, "threshold": 4.0}
+    assert master.recent() == {"seconds": 7.0, "loss": 7.0, "threshold": 4.0}
+    assert master.whole() == {"seconds": 16.0, "loss": 4.0, "threshold": 4.0}
     with pytest.raises(WireError, match="rank 3"):
         master.add(3, {"no such": (1.0, 1)})
 
