@@ -15,7 +15,7 @@ from mpitrain.flat import Array, block_pairs, scratch_for
 from mpitrain.models.model import Consumer
 from mpitrain.protocols.standby import hear
 from mpitrain.sampling.queue import Work
-from mpitrain.training.buckets import Buckets, elements
+from mpitrain.training.buckets import Buckets
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import clip
 from mpitrain.training.loop import Together
@@ -46,8 +46,9 @@ class AllreduceStepper(Together):
         self._average = fast(moving_average) if "average" in self.state.beside else None
         if len(self.ranks) > 1:
             self.transport, self._small = session.device.transport(session.transport), np.zeros(3)
-            size = elements(self.options.bucket_mb, self.gradient)
-            self._buckets = Buckets(size, lambda part: self.transport.start_sum(self.gradient[part]))
+            self._buckets = Buckets(
+                self.options.bucket_mb, self.gradient, lambda part: self.transport.start_sum(self.gradient[part])
+            )
 
     def step(self, work: Work) -> float:
         """Make one update; returns the global minibatch's mean loss. Sets `stopping` if some rank was told to stop."""
