@@ -274,8 +274,10 @@ class MasterMonitor(Monitor):
         """Begin an evaluation, or keep a copy of the parameters, to make it later."""
         if self.late is None:
             self._begin_evaluation(evaluation)
-        else:
-            self._evaluate_later(self.late)
+            return
+        writer, model = self.late, self.counters.state.model
+        with self._leaving_out():
+            self.transport.alive_while(lambda: writer.keep(self.folder, self._now(), model))
 
     def _begin_evaluation(self, evaluation: Evaluation) -> None:
         self._evaluated = self._now()
@@ -286,12 +288,6 @@ class MasterMonitor(Monitor):
         if self._crowded == "not said" and self.cadence.late(trained) > LATE:
             self._crowded, at = "said", f"one begins at epoch {trained / self.samples:.2f}"
             self.warn(f"evaluations take longer than the training between them: {at} (run.evaluate_every)")
-
-    def _evaluate_later(self, writer: CopyWriter) -> None:
-        """Keep a copy of the parameters."""
-        model = self.counters.state.model
-        with self._leaving_out():
-            self.transport.alive_while(lambda: writer.keep(self.folder, self._now(), model))
 
     def settle_copies(self, transport: Transport) -> None:
         """Wait until the copies that were kept are on the disk."""
