@@ -169,11 +169,7 @@ def _open(
 
 
 def new_session(
-    transport: Transport,
-    config: Config,
-    prepared: Prepared,
-    stop: Stop,
-    witness: Witness | None = None,
+    transport: Transport, config: Config, prepared: Prepared, stop: Stop, witness: Witness | None
 ) -> Session:
     """This rank's session, with the initial weights. Collective."""
     device, source, corpus, network, sharing = prepared
@@ -185,9 +181,9 @@ def new_session(
     with transport.working():
         initial = _initial(transport, config, network, device)
         state = fresh(config.algorithm, initial, Queue(corpus.samples, schedule.total))
-    team = None
+    teams, team = teams_of(config, transport), None
     if config.run.team != 1:
-        team = Team(transport, teams_of(config, transport))
+        team = Team(transport, teams)
         if not transport.runtime.simulated and set(transport.gather_texts(device.name, "the devices")) == {"cpu"}:
             team.share(network.layout.size, np.dtype(training.dtype))
     orders = transport.runtime.once(
@@ -213,9 +209,7 @@ def new_session(
         clip_norm=training.clip_norm,
     )
     alone = config.algorithm.workers(transport.size) == 1 and not config.algorithm.has_master
-    members = transport.members[:1] if alone else list(transport.members)
-    if team is not None:
-        members = [ranks[0] for ranks in team.all]
+    members = [ranks[0] for ranks in (teams[:1] if alone else teams)]
     clock = transport.clock if witness is None else lambda: witness.clock(transport.clock())
     session = Session(
         config,
@@ -251,7 +245,7 @@ def open_run_folder(
     source: DataSource,
     lease: Lease | None,
     resumed: Path | None,
-    callback: Callable[[Record], object] | None = None,
+    callback: Callable[[Record], object] | None,
 ) -> MasterMonitor | None:
     """Rank 0's monitor, which evaluates on the source's held-out parts and calls `callback` with each record; None if
     there is no `lease`. On a resume, load the checkpoint. Bad input leaves the folder unchanged."""
