@@ -178,9 +178,6 @@ class AddingWorker(Loop[Work]):
         active = self.session.schedule.at(self._position(self.rest[0])).workers or len(self.workers)
         rule.begin(self._learning_rate(self.rest[0]), min(active, len(self.workers)))
 
-        def read(piece: slice, copy: Array) -> None:
-            centre.read(piece, copy)
-
         def treat(piece: slice, copy: Array) -> Array | None:
             if restarts:
                 rule.restart(piece, copy)
@@ -190,7 +187,7 @@ class AddingWorker(Loop[Work]):
 
         if not restarts and not self._whole:
             self._report_move()
-        for piece, d in self._staging.through(centre.pieces, read, treat):
+        for piece, d in self._staging.through(centre.pieces, centre.read, treat):
             if d is not None:
                 centre.push(piece, d)
         if restarts:  # the optimizer's count begins anew, as its buffers do
