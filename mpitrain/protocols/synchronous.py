@@ -26,8 +26,7 @@ def run(session: Session) -> None:
     if session.transport.rank not in session.members:
         return
     session.state.to_device(session.device.to_device)
-    parallel = len(session.members) > 1
-    session.say_exchange("allreduce" if parallel else "none")
+    session.say_exchange("allreduce" if len(session.members) > 1 else "none")
     AllreduceStepper(session).train()
 
 
