@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -131,9 +131,13 @@ def _built(
         unfit = partial(torch_start.without_cuda, of_torch) if config.by_torch else lambda: ""
         device = choose(config.run.device, config.run.matmul, transport.local_rank, unfit=unfit)
     threads = transport.threads(config.run.threads)
-    source, corpus = transport.runtime.once(
-        "the training part", lambda: _open(config, code, device, source, threads=threads, statistics=known)
-    )
+
+    def opened() -> tuple[DataSource, Part]:
+        found = source or source_of(config, code)
+        unread = {"memory_limit": 0, "normalise": "none"} if device.phantom else {}  # a phantom reads no samples
+        return found, found.training(threads=threads, statistics=known, **unread)
+
+    source, corpus = transport.runtime.once("the training part", opened)
     torch_start.limit_threads(threads)
     network = network_of(config, corpus.form, corpus.classes, device, code, options.build)
     torch_start.limit_threads(threads)
@@ -157,15 +161,6 @@ def _built(
             "the network", lambda: PhantomModel(network, corpus.form, config.training.dtype)
         )
     return Prepared(device, source, corpus, network)
-
-
-def _open(
-    config: Config, code: Mapping[str, Code], device: Cpu, source: DataSource | None, **reading: Any
-) -> tuple[DataSource, Part]:
-    """The data and their training part; a phantom reads no samples of it."""
-    source = source or source_of(config, code)
-    unread = {"memory_limit": 0, "normalise": "none"} if device.phantom else {}
-    return source, source.training(**reading, **unread)
 
 
 def new_session(
