@@ -238,8 +238,10 @@ class AddingWorker(Loop[Work]):
         if not self.stopping and self.t:
             self._push_pending()
         self.centre.complete()
-        if self.in_order:
-            self._leave()
+        if self.in_order:  # the others leave one after another
+            finished = max(self._token or 0, self._all_without) + 1
+            if finished < self._all_without + len(self.workers):
+                self._pass_token(finished)
         self.report()
         self.note_numbers()
         self.link.tell(Done(self.unused))
@@ -247,12 +249,6 @@ class AddingWorker(Loop[Work]):
         self._until(lambda: self.link.over, "the others to finish")
 
     # ---- turns
-
-    def _leave(self) -> None:
-        """Tell the next worker that this one trains no more; the others follow, one after another."""
-        finished = max(self._token or 0, self._all_without) + 1
-        if finished < self._all_without + len(self.workers):
-            self._pass_token(finished)
 
     def _await_token(self) -> None:
         self._until(self._has_token, "its turn")
