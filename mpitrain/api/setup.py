@@ -190,9 +190,7 @@ def new_session(
     learner = make(
         network,
         corpus,
-        seed=training.seed,
-        dtype=training.dtype,
-        per_sample=training.rate_per == "sample",
+        training,
         independent=config.algorithm.independent,
         orders=orders,
         device=device,
@@ -200,8 +198,6 @@ def new_session(
         pace=transport.runtime.pace.gradient if transport.runtime.simulated else None,
         stopwatch=transport.stopwatch,
         figures=figures if config.run.gradient_statistics else None,
-        parts=training.accumulate,
-        clip_norm=training.clip_norm,
     )
     alone = config.algorithm.workers(transport.size) == 1 and not config.algorithm.has_master
     members = [ranks[0] for ranks in (teams[:1] if alone else teams)]

@@ -34,6 +34,7 @@ from mpitrain.models.network import Network, network_of_layers
 from mpitrain.sampling.batch import Samples
 from mpitrain.sampling.queue import Queue, Work
 from mpitrain.sampling.rng import stream
+from mpitrain.sampling.stages import Training
 from mpitrain.start import DEADLINE
 from mpitrain.training.gradients import Learner
 
@@ -68,8 +69,8 @@ class PretrainingTask:
     def minibatches(self, network: Model, layer: int) -> Iterator[tuple[Learner, Work]]:
         """The minibatches of `options.epochs` epochs, in an order specific to the layer, with their learner."""
         seed = int(stream(self.seed, "pretraining", layer).integers(2**31))
-        corpus, dtype = self.corpus, str(self.theta.dtype)
-        learner = Learner(network, corpus, seed=seed, dtype=dtype, device=self.device, deadline=self.deadline)
+        corpus, training = self.corpus, Training(seed=seed, dtype=self.theta.dtype.name)
+        learner = Learner(network, corpus, training, device=self.device, deadline=self.deadline)
         queue = Queue(corpus.samples, round(self.options.epochs * corpus.samples))
         while (work := queue.next(self.options.minibatch)) is not None:
             yield learner, work
