@@ -331,7 +331,7 @@ class AddingWorker(Loop[Work]):
         self.rest, self.stock = of_rows(past.rest, samples), of_rows(past.stock, samples)
         self.phase, self.untold = past.phase, past.untold
         self.session.state.rate.hear(past.falls)
-        self.rule.restored()
+        self.rule.local.look()
 
 
 def take_up(session: Session, worker: AddingWorker | None) -> tuple[Queue, int, list[list[Work]]]:
