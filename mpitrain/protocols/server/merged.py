@@ -141,9 +141,6 @@ class MergingCentre(Centre):
             self._vectors.receive(worker, told, seen, "a gradient")
         return self._device.to_device(seen)
 
-    def copy(self, out: Array) -> None:
-        np.copyto(out, self._state.theta)
-
     def handle(self, sender: int, message: FromWorker) -> bool:
         if isinstance(message, Pull):
             self._copies.asked.append(sender)
