@@ -14,6 +14,19 @@ ECHO = 10.0  # seconds within which further signals are the first one's echoes; 
 ECHO_OF_INTERRUPT = 2.0  # the same for SIGINT, which people send
 
 
+@contextmanager
+def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Context in which a function handles the signals, if this is Python's main thread; other threads cannot. Its end
+    restores the former handlers."""
+    numbers = NUMBERS if threading.current_thread() is threading.main_thread() else ()
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, former in before.items():
+            signal.signal(number, former)
+
+
 @dataclass
 class Stop:
     """Whether a signal has requested a stop. The handler only notes it; a second signal ends the process at once.
@@ -45,16 +58,9 @@ class Stop:
     @contextmanager
     def listening(self) -> Iterator[None]:
         """Context in which signals are handled as after `install`; its end restores the former handlers."""
-        if threading.current_thread() is not threading.main_thread():
+        with handling(self._handle):
+            self.install()
             yield
-            return
-        before = {number: signal.getsignal(number) for number in NUMBERS}
-        self.install()
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
         if not self.signal:  # not `flag`: another rank's stop request may have come before this rank's own signal

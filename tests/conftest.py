@@ -311,19 +311,15 @@ def make_session(
     dtype = config.training.dtype
     theta = network.initial(config.training.seed, np.dtype(dtype))
     state = fresh(config.algorithm, theta, Queue(corpus.samples, schedule.total))
-    per_sample = config.training.rate_per == "sample"
     figures = RankFigures()
     learner = Learner(
         network,
         corpus,
-        seed=config.training.seed,
-        dtype=dtype,
-        per_sample=per_sample,
+        config.training,
         independent=config.algorithm.independent,
         orders=orders_of(config.training.seed, corpus.samples, config.algorithm.chunked),
         device=device,
         figures=figures if config.run.gradient_statistics else None,
-        clip_norm=config.training.clip_norm,
     )
     members = list(range(transport.size))
     clock = time.monotonic

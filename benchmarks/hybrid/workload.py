@@ -48,6 +48,6 @@ def session(transport: Transport, net: Network, minibatch: int, minibatches: int
     corpus = RandomImages(samples, net.input_shape[0])
     schedule = config.schedule(samples)
     state = fresh(config.algorithm, net.initial(1), Queue(samples, schedule.total))
-    learner = Learner(net, corpus, seed=1, dtype="float32")
+    learner = Learner(net, corpus, configuration.Training())
     members = list(range(transport.size))
     return Session(config, transport, members, net, learner, schedule, state, time.monotonic)

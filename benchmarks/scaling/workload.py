@@ -53,7 +53,7 @@ def session(transport: Transport, minibatches: int, *settings: str, members: lis
     net, corpus = network(), RandomFrames(samples)
     schedule = config.schedule(samples)
     state = fresh(config.algorithm, net.initial(1), Queue(samples, schedule.total))
-    learner = Learner(net, corpus, seed=1, dtype="float32")
+    learner = Learner(net, corpus, configuration.Training())
     return Session(
         config,
         transport,

@@ -48,6 +48,6 @@ def session(transport: Transport, name: str, samples: int, *settings: str) -> Se
     corpus, model = Random(samples), TorchModel(lambda seed: MODULES[name](), SHAPE, CLASSES)
     schedule = config.schedule(samples)
     state = fresh(config.algorithm, model.initial(1), Queue(samples, schedule.total))
-    learner = Learner(model, corpus, seed=1, dtype="float32")
+    learner = Learner(model, corpus, configuration.Training())
     members = list(range(transport.size))
     return Session(config, transport, members, model, learner, schedule, state, time.monotonic)

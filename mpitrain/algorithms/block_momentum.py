@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from mpitrain.algorithms.delayed import DelayedMomentum, MovedBy, steps_at
+from mpitrain.algorithms.delayed import DelayedMomentum, MovedBy
 from mpitrain.algorithms.interface import Algorithm
 from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain
 from mpitrain.algorithms.optimizers.outer import LookAhead, OuterMomentum
@@ -110,7 +110,8 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         return self.speeds or ((1.0,) if self.in_order else ())
 
     def steps_of(self, speed: float, fastest: float) -> int:
-        return steps_at(speed, fastest, self.tau)
+        """τ_w = max(1, ⌊τ·v_w/v_max⌋), so that all workers push equally often."""
+        return max(1, int(self.tau * speed / fastest + 1e-9))
 
     @property
     def model_from(self) -> tuple[str, ...]:  # type: ignore[override]

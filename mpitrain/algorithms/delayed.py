@@ -12,11 +12,6 @@ from mpitrain.algorithms.roles import MasterRule, Merge, RoundRule
 from mpitrain.flat import Array
 
 
-def steps_at(speed: float, fastest: float, tau: int) -> int:
-    """The local steps τ_w = max(1, ⌊τ·v_w/v_max⌋) of a worker, so that all push equally often."""
-    return max(1, int(tau * speed / fastest + 1e-9))
-
-
 class MovedBy(RoundRule):
     """Δ = Θ_pulled − x after a round of steps from Θ_pulled. `resets`: each round begins with fresh buffers."""
 

@@ -46,10 +46,6 @@ class WorkerRule:
         """Start again from the centre, with buffers as at the start of a training."""
         self.local.restart(piece, centre)
 
-    def restored(self) -> None:
-        """Bring everything up to date with vectors that were filled from a checkpoint."""
-        self.local.look()
-
 
 class Largest(NamedTuple):
     """What ranks send every `tau` steps where they do not average whole vectors.

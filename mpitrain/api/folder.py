@@ -1,6 +1,5 @@
 """The run folder of a training: which one it is, reserved for this run before anything in it is looked at."""
 
-from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -16,16 +15,14 @@ from mpitrain.mpi import Transport, order
 
 
 class Reserved(ExitStack):
-    """Rank 0's reservation of the run folder, until the context ends; other ranks have no `lease`. `told` is called
-    with the folder; `instead` tells the user what to do if a new run's folder exists already."""
+    """Rank 0's reservation of the run folder, until the context ends; other ranks have no `lease`. `instead` tells the
+    user what to do if a new run's folder exists already."""
 
     lease: Lease | None = None
 
-    def __init__(
-        self, transport: Transport, told: Callable[[Path], None], instead: str = "--resume continues a run"
-    ) -> None:
+    def __init__(self, transport: Transport, instead: str = "--resume continues a run") -> None:
         super().__init__()
-        self._transport, self.told, self._instead = transport, told, instead
+        self._transport, self._instead = transport, instead
 
     def reserve_given(self, options: TrainOptions) -> None:
         """Reserve the folder that --resume or --continue names, so that no other run writes a checkpoint there after
@@ -50,8 +47,6 @@ class Reserved(ExitStack):
         elif options.resume is None:
             require_replaceable(self.lease.folder)
             _clear(self.lease.folder)
-        assert self.lease is not None
-        self.told(self.lease.folder)
 
     def _reserve(self, folder: Path) -> None:
         self.lease = Lease(folder)

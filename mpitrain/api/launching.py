@@ -9,15 +9,15 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from math import inf
 from pathlib import Path
 from types import FrameType
 from typing import IO
 
 from mpitrain.errors import BadInput, naming
-from mpitrain.signals import NUMBERS
+from mpitrain.signals import handling
 
 GRACE = 240.0  # seconds that a stopped run has to write a checkpoint; jobs/compare.sbatch allows 300
 ENDING = 60.0  # seconds that a launcher has to end after its ranks: a node on which they ran may not answer
@@ -103,16 +103,9 @@ class Relay:
         self.asked = self._late = False
         self._process: subprocess.Popen[bytes] | None = None
 
-    @contextmanager
-    def listening(self) -> Iterator[None]:
-        """A context that handles the signals, if this is Python's main thread; other threads cannot."""
-        numbers = NUMBERS if threading.current_thread() is threading.main_thread() else ()
-        before = {number: signal.signal(number, self._handle) for number in numbers}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
+    def listening(self) -> AbstractContextManager[None]:
+        """A context that handles the signals, if this is Python's main thread."""
+        return handling(self._handle)
 
     def wait(self, process: "subprocess.Popen[bytes]", deadline: float = inf, over: Until = bool) -> int | None:
         """The exit status, or None if the process had to be ended after `deadline` seconds.

@@ -81,7 +81,9 @@ def require_memory(config: Config, network: Model, corpus: Part, simulated: int)
         )
     if not simulated:
         return
-    count, activations = config.algorithm.vectors(), activations_of(config, network, simulated)
+    layers = network.layers if isinstance(network, Network) else ()  # other models' are not known
+    samples = config.algorithm.samples_of_gradient(config.training.minibatch, simulated)
+    count, activations = config.algorithm.vectors(), samples * sum(prod(layer.output_shape) for layer in layers)
     needed = simulated * (count * size + activations) * itemsize + corpus.held_bytes
     if needed > there:
         raise BadInput(
@@ -89,14 +91,6 @@ def require_memory(config: Config, network: Model, corpus: Part, simulated: int)
             f"rank {count} vectors of {size:,} parameters and {activations:,} activations of its minibatch, {itemsize} "
             f"bytes each; all together {corpus.held_bytes / 1e6:,.0f} MB of samples"
         )
-
-
-def activations_of(config: Config, network: Model, ranks: int) -> int:
-    """Outputs of all layers for the samples of one rank's gradient; 0 for a model whose layers are not known."""
-    if not isinstance(network, Network):
-        return 0
-    share = config.algorithm.samples_of_gradient(config.training.minibatch, ranks)
-    return share * sum(prod(layer.output_shape) for layer in network.layers)
 
 
 def require_fallback(config: Config) -> None:

@@ -4,7 +4,7 @@ import os
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -131,9 +131,13 @@ def _built(
         unfit = partial(torch_start.without_cuda, of_torch) if config.by_torch else lambda: ""
         device = choose(config.run.device, config.run.matmul, transport.local_rank, unfit=unfit)
     threads = transport.threads(config.run.threads)
-    source, corpus = transport.runtime.once(
-        "the training part", lambda: _open(config, code, device, source, threads=threads, statistics=known)
-    )
+
+    def opened() -> tuple[DataSource, Part]:
+        found = source or source_of(config, code)
+        unread = {"memory_limit": 0, "normalise": "none"} if device.phantom else {}  # a phantom reads no samples
+        return found, found.training(threads=threads, statistics=known, **unread)
+
+    source, corpus = transport.runtime.once("the training part", opened)
     torch_start.limit_threads(threads)
     network = network_of(config, corpus.form, corpus.classes, device, code, options.build)
     torch_start.limit_threads(threads)
@@ -159,21 +163,8 @@ def _built(
     return Prepared(device, source, corpus, network)
 
 
-def _open(
-    config: Config, code: Mapping[str, Code], device: Cpu, source: DataSource | None, **reading: Any
-) -> tuple[DataSource, Part]:
-    """The data and their training part; a phantom reads no samples of it."""
-    source = source or source_of(config, code)
-    unread = {"memory_limit": 0, "normalise": "none"} if device.phantom else {}
-    return source, source.training(**reading, **unread)
-
-
 def new_session(
-    transport: Transport,
-    config: Config,
-    prepared: Prepared,
-    stop: Stop,
-    witness: Witness | None = None,
+    transport: Transport, config: Config, prepared: Prepared, stop: Stop, witness: Witness | None
 ) -> Session:
     """This rank's session, with the initial weights. Collective."""
     device, source, corpus, network, sharing = prepared
@@ -185,9 +176,9 @@ def new_session(
     with transport.working():
         initial = _initial(transport, config, network, device)
         state = fresh(config.algorithm, initial, Queue(corpus.samples, schedule.total))
-    team = None
+    teams, team = teams_of(config, transport), None
     if config.run.team != 1:
-        team = Team(transport, teams_of(config, transport))
+        team = Team(transport, teams)
         if not transport.runtime.simulated and set(transport.gather_texts(device.name, "the devices")) == {"cpu"}:
             team.share(network.layout.size, np.dtype(training.dtype))
     orders = transport.runtime.once(
@@ -199,9 +190,7 @@ def new_session(
     learner = make(
         network,
         corpus,
-        seed=training.seed,
-        dtype=training.dtype,
-        per_sample=training.rate_per == "sample",
+        training,
         independent=config.algorithm.independent,
         orders=orders,
         device=device,
@@ -209,13 +198,9 @@ def new_session(
         pace=transport.runtime.pace.gradient if transport.runtime.simulated else None,
         stopwatch=transport.stopwatch,
         figures=figures if config.run.gradient_statistics else None,
-        parts=training.accumulate,
-        clip_norm=training.clip_norm,
     )
     alone = config.algorithm.workers(transport.size) == 1 and not config.algorithm.has_master
-    members = transport.members[:1] if alone else list(transport.members)
-    if team is not None:
-        members = [ranks[0] for ranks in team.all]
+    members = [ranks[0] for ranks in (teams[:1] if alone else teams)]
     clock = transport.clock if witness is None else lambda: witness.clock(transport.clock())
     session = Session(
         config,
@@ -251,7 +236,7 @@ def open_run_folder(
     source: DataSource,
     lease: Lease | None,
     resumed: Path | None,
-    callback: Callable[[Record], object] | None = None,
+    callback: Callable[[Record], object] | None,
 ) -> MasterMonitor | None:
     """Rank 0's monitor, which evaluates on the source's held-out parts and calls `callback` with each record; None if
     there is no `lease`. On a resume, load the checkpoint. Bad input leaves the folder unchanged."""
@@ -279,7 +264,6 @@ def open_run_folder(
     if config.run.train_subset and not session.device.phantom:
         corpora["train-subset"] = random_subset(session.learner.corpus, config.run.train_subset, config.training.seed)
     run = config.run
-    session.counters.rate_at = lambda samples: state.rate(session.schedule.at(samples).learning_rate)
     session.monitor = monitor = MasterMonitor(
         Cadence(run.evaluate_every, run.checkpoint_every, run.checkpoint_samples, session.clock, state.queue.samples),
         session.counters,
@@ -293,6 +277,7 @@ def open_run_folder(
         stop=session.stop,
         exchanged=session.bytes_exchanged,
         resume=session.command_to_resume,
+        rate_at=lambda samples: state.rate(session.schedule.at(samples).learning_rate),
         saves_best=run.checkpoint_best,
         saver=session.saver,
         witness=session.witness,

@@ -43,21 +43,22 @@ from mpitrain.protocols.standby import dismiss, idle_ranks, stand_by
 from mpitrain.signals import Stop
 from mpitrain.training.inputs import design_of
 
+Told = Callable[[Path], None]  #: called with the run folder
+
 
 def train_on(transport: Transport, options: TrainOptions, stop: Stop) -> int:
     """Train and return the exit status, on a transport that may be simulated. Collective."""
     return ending_together(transport, lambda: configured(transport, options, stop))
 
 
-def configured(
-    transport: Transport, options: TrainOptions, stop: Stop, told: Callable[[Path], None] = lambda folder: None
-) -> int:
-    """Train as the options say; return the exit status. The first rank calls `told` with its run folder. Collective.
+def configured(transport: Transport, options: TrainOptions, stop: Stop, told: Told = lambda folder: None) -> int:
+    """Train as the options say; return the exit status. At the end, the first rank calls `told` with its run folder.
+    Collective.
 
     Ranks watch each other from the beginning, so slow preparations must run in the context `Transport.working`.
     """
     transport.watch()
-    with Reserved(transport, told) as folder:
+    with Reserved(transport) as folder:
         agreed(transport, lambda: folder.reserve_given(options), "the run folder")
         options = started_or_resumed(transport, options)
         config = shared_config(transport, options)
@@ -73,7 +74,7 @@ def configured(
                 limits = threadpool_limits(transport.threads(config.run.threads))
             # Overflows are detected where they matter: in the loss, and in the gradient that reaches the server.
             with limits, np.errstate(over="ignore", invalid="ignore"):
-                return _train(transport, config, options, stop, folder)
+                return _train(transport, config, options, stop, folder, told)
 
         introduce(transport)
         return beside_spares(transport, options, config.run, trained)
@@ -93,7 +94,9 @@ def explained(config: Config) -> str:
     return f"{before}{section}{own}\n{comment}\n{rest}"
 
 
-def _train(transport: Transport, config: Config, options: TrainOptions, stop: Stop, folder: Reserved) -> int:
+def _train(
+    transport: Transport, config: Config, options: TrainOptions, stop: Stop, folder: Reserved, told: Told
+) -> int:
     code = shared_code(transport, config, options)
     callback = callback_of(transport, config, options)
     config, source = chosen(transport, config, options, code)
@@ -143,7 +146,7 @@ def _train(transport: Transport, config: Config, options: TrainOptions, stop: St
         if recorder is not None:  # after the end of the recorded order, which must be the same without a trace
             trace.write(transport, recorder, monitor, session.members[0] if session.has_master else None)
         if monitor is not None:
-            folder.told(monitor.folder)
+            told(monitor.folder)
         return status
 
 

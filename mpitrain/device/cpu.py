@@ -171,7 +171,7 @@ class Staging:
     def through(
         self,
         pieces: Iterable[slice],
-        read: Callable[[slice, Array], None],
+        read: Callable[[slice, Array], object],
         treat: Callable[[slice, Array], Array | None],
     ) -> Iterator[tuple[slice, Array | None]]:
         """For each piece, `read` fills a host buffer and `treat` gets it on the device; yields the results of `treat`.

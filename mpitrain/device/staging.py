@@ -39,7 +39,7 @@ class GpuStaging:
     def through(
         self,
         pieces: Iterable[slice],
-        read: Callable[[slice, Array], None],
+        read: Callable[[slice, Array], object],
         treat: Callable[[slice, Array], Array | None],
     ) -> Iterator[tuple[slice, Array | None]]:
         """Like Staging.through. A piece is yielded when the staging of the next one has begun."""

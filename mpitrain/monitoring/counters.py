@@ -1,12 +1,10 @@
 """Counts of a training: samples and losses, updates and their staleness, refused gradients, traffic."""
 
 from collections import Counter
-from collections.abc import Callable
 
 from mpitrain.checkpoint.state import State
 from mpitrain.files import Record
 from mpitrain.monitoring.figures import RankFigures
-from mpitrain.sampling.means import Mean
 from mpitrain.stopwatch import Listener
 
 
@@ -14,7 +12,6 @@ class Counters:
     """The counts since this start of the program; on the master, those of the whole run."""
 
     listener: Listener | None = None
-    rate_at: Callable[[int], float] | None = None  #: the common learning rate after this many samples
 
     def __init__(self, state: State, figures: RankFigures) -> None:
         self.figures = figures
@@ -27,7 +24,7 @@ class Counters:
         self.numbered = True  # whether a server numbers the updates, so that staleness is known
         self.measures = True  #: whether losses are those of gradients, and not of phantoms
         self._stalenesses: Counter[int] = Counter()
-        self._recent = Mean()  # loss since the last call of recent_loss
+        self._recent_sum, self._recent_count = 0.0, 0  # losses since the last call of recent_loss
         self._recent_loss: float | None = None  # None until samples have been trained on
         self.resume(state)
 
@@ -42,7 +39,7 @@ class Counters:
         self.trained_now += count
         self.busy += busy
         if self.measures:
-            self._recent.add(loss, count)
+            self._recent_sum, self._recent_count = self._recent_sum + loss, self._recent_count + count
             self.losses.add(count, loss)
 
     def updated(self, staleness: int = 0, count: int = 1) -> None:
@@ -64,17 +61,14 @@ class Counters:
 
     def recent_loss(self) -> float | None:
         """The mean loss since the last call, or before it if nothing was trained on since."""
-        if self._recent.count:
-            self._recent_loss, self._recent = self._recent.value, Mean()
+        if self._recent_count:
+            self._recent_loss = self._recent_sum / self._recent_count
+            self._recent_sum, self._recent_count = 0.0, 0
         return self._recent_loss
 
     def record(self) -> Record:
         """The counts for a "train" record."""
         return {"updates": self.updates, **self._staleness(), **self.figures.recent()}
-
-    def rate(self, samples: int) -> float | None:
-        """The common learning rate after this many samples, if it is known."""
-        return None if self.rate_at is None else self.rate_at(samples)
 
     def summary(self) -> Record:
         """Counts for summary.json."""

@@ -96,6 +96,7 @@ class MasterMonitor(Monitor):
     stop: Stop
     exchanged: Callable[[], int | None]  # how many bytes all ranks have exchanged; None: no figure is recorded
     resume: Callable[[Path], str]  # the command that continues the run in a folder
+    rate_at: Callable[[int], float]  # the common learning rate after this many samples
     saves_best: bool = False
     saver: Saver | None = None
     witness: Witness = field(default_factory=Witness)
@@ -267,14 +268,16 @@ class MasterMonitor(Monitor):
 
     def _now(self) -> Moment:
         state, loss = self.counters.state, self.counters.losses.mean(self.cadence.loss_window)
-        return Moment(state.trained, state.index, self.cadence.seconds, loss, self.counters.rate(state.trained))
+        return Moment(state.trained, state.index, self.cadence.seconds, loss, self.rate_at(state.trained))
 
     def _begin_or_keep(self, evaluation: Evaluation) -> None:
         """Begin an evaluation, or keep a copy of the parameters, to make it later."""
         if self.late is None:
             self._begin_evaluation(evaluation)
-        else:
-            self._evaluate_later(self.late)
+            return
+        writer, model = self.late, self.counters.state.model
+        with self._leaving_out():
+            self.transport.alive_while(lambda: writer.keep(self.folder, self._now(), model))
 
     def _begin_evaluation(self, evaluation: Evaluation) -> None:
         self._evaluated = self._now()
@@ -285,12 +288,6 @@ class MasterMonitor(Monitor):
         if self._crowded == "not said" and self.cadence.late(trained) > LATE:
             self._crowded, at = "said", f"one begins at epoch {trained / self.samples:.2f}"
             self.warn(f"evaluations take longer than the training between them: {at} (run.evaluate_every)")
-
-    def _evaluate_later(self, writer: CopyWriter) -> None:
-        """Keep a copy of the parameters."""
-        model = self.counters.state.model
-        with self._leaving_out():
-            self.transport.alive_while(lambda: writer.keep(self.folder, self._now(), model))
 
     def settle_copies(self, transport: Transport) -> None:
         """Wait until the copies that were kept are on the disk."""
@@ -363,7 +360,7 @@ class MasterMonitor(Monitor):
     def _record(self) -> None:
         state, seconds, loss = self.counters.state, self.cadence.seconds, self.counters.recent_loss()
         self.cadence.recorded()
-        place = self._place(Moment(state.trained, state.index, seconds, loss, self.counters.rate(state.trained)))
+        place = self._place(Moment(state.trained, state.index, seconds, loss, self.rate_at(state.trained)))
         self.write("train", **place, **self._bytes(), **self.counters.record())
         rate = self.counters.trained_now / max(seconds - self.cadence.seconds_before, 1e-9)
         self.progress.update(state.trained, rate, loss, self.results)

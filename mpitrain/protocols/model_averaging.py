@@ -121,7 +121,7 @@ class AveragingStepper(Together):
             past = checked(numbers, AveragingPast)
             self.t, self.since = past.t, past.since
             self._in_hand = of_rows(past.in_hand, self.state.queue.samples)
-            self.worker.restored()
+            self.worker.local.look()
 
         session.restore(take)  # if the checkpoint has as many ranks; else each goes on from x̃
         session.outstanding = lambda: self._in_hand

@@ -15,7 +15,7 @@ from mpitrain.flat import Array, block_pairs, scratch_for
 from mpitrain.models.model import Consumer
 from mpitrain.protocols.standby import hear
 from mpitrain.sampling.queue import Work
-from mpitrain.training.buckets import Buckets, elements
+from mpitrain.training.buckets import Buckets
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import clip
 from mpitrain.training.loop import Together
@@ -26,8 +26,7 @@ def run(session: Session) -> None:
     if session.transport.rank not in session.members:
         return
     session.state.to_device(session.device.to_device)
-    parallel = len(session.members) > 1
-    session.say_exchange("allreduce" if parallel else "none")
+    session.say_exchange("allreduce" if len(session.members) > 1 else "none")
     AllreduceStepper(session).train()
 
 
@@ -40,11 +39,15 @@ class AllreduceStepper(Together):
         session.outstanding = lambda: self._in_hand
         #: Whether no part is updated before all parts are summed: a lost rank may keep some sums from completing.
         self._all_or_nothing = session.goes_on
-        self.gradient, self.update = np.empty_like(self.state.theta), Rule(session)
+        self.options, fast = session.config.algorithm, session.device.fast
+        self.gradient, self._scratch = np.empty_like(self.state.theta), scratch_for(self.state.theta)
+        self._local = Descent(self.options.optimizer(fast), self.state.theta, self.state.beside)
+        self._average = fast(moving_average) if "average" in self.state.beside else None
         if len(self.ranks) > 1:
             self.transport, self._small = session.device.transport(session.transport), np.zeros(3)
-            size = elements(session.config.algorithm.bucket_mb, self.gradient)
-            self._buckets = Buckets(size, lambda part: self.transport.start_sum(self.gradient[part]))
+            self._buckets = Buckets(
+                self.options.bucket_mb, self.gradient, lambda part: self.transport.start_sum(self.gradient[part])
+            )
 
     def step(self, work: Work) -> float:
         """Make one update; returns the global minibatch's mean loss. Sets `stopping` if some rank was told to stop."""
@@ -52,8 +55,8 @@ class AllreduceStepper(Together):
         if len(self.ranks) > 1:
             loss = self._step_together(work, work.share(self.part, len(self.ranks)))
         else:
-            update = Consumer(self.gradient, lambda part, g: self.update(part, g, self.learning_rate))
-            loss = self.session.learner.gradient(self.update.at, self.gradient, work, update)
+            update = Consumer(self.gradient, self._update)
+            loss = self.session.learner.gradient(self._local.at, self.gradient, work, update)
             self._in_hand = []
             hear(self.session)
             self.stopping = self.session.stop.flag
@@ -62,14 +65,14 @@ class AllreduceStepper(Together):
 
     def _step_together(self, work: Work, share: Work) -> float:
         """Sum the shares' gradients and update."""
-        learner, ranks, eta = self.session.learner, len(self.ranks), self.learning_rate
+        learner, ranks = self.session.learner, len(self.ranks)
         # A rank's mean gradient is weighted by its share of the minibatch; if all shares are equal, the update divides
         # their sum instead, while it is in cache. The optimizer, which may not be linear in it, gets the mean.
         equal = not learner.per_sample and work.count % ranks == 0
         scale = learner.scale(share) if learner.per_sample or equal else share.count / work.count
         # With fewer samples than ranks some have none: they take one with weight 0, for the same buckets as the others.
         mine = share if share.count else replace(share, start=work.start, count=1)
-        at, ready = self.update.at, self._buckets.add
+        at, ready = self._local.at, self._buckets.add
         loss = learner.scaled_gradient(at, self.gradient, mine, scale, ready, work) * share.count
         self._small[:] = loss, share.count, self.session.stop.flag
         small = self.transport.start_sum(self._small)
@@ -79,30 +82,17 @@ class AllreduceStepper(Together):
         for request, part in self._buckets.drain():
             self.transport.wait(request, "the other ranks' gradients")
             if at_once:
-                self.update(part, self.gradient[part], eta, rest)
+                self._update(part, self.gradient[part], rest)
         self.transport.wait(small, "the other ranks' losses")
         if learner.clip_norm:
             clip(self.gradient, learner.clip_norm, unit)
         if not at_once:
-            self.update(slice(0, self.gradient.size), self.gradient, eta, rest)
+            self._update(slice(0, self.gradient.size), self.gradient, rest)
         self._in_hand = []
         self.stopping = bool(self._small[2])
         return float(self._small[0] / self._small[1])
 
-
-class Rule:
-    """The algorithm's update on parts of the flat vectors, in cache blocks."""
-
-    def __init__(self, session: Session) -> None:
-        state, options, fast = session.state, session.config.algorithm, session.device.fast
-        self.state = state
-        self._local = Descent(options.optimizer(fast), state.theta, state.beside)
-        self._average = fast(moving_average) if "average" in state.beside else None
-        self._averaging_rate, self._scratch = options.averaging_rate, scratch_for(state.theta)
-        #: Where the gradient is taken.
-        self.at = self._local.at
-
-    def __call__(self, part: slice, gradient: Array, eta: float, scale: float = 1.0) -> None:
+    def _update(self, part: slice, gradient: Array, scale: float = 1.0) -> None:
         """Update a part by `scale` times its `gradient`, which is final; backward no longer needs these parameters."""
         t = self.state.index - self.state.began
         for b, g in block_pairs(part, gradient):
@@ -110,5 +100,5 @@ class Rule:
                 np.multiply(g, scale, out=g)  # the same object: else CuPy makes a copy first
             if self._average is not None:  # takes in θ_t just before update t + 1
                 z, scratch = self.state.beside["average"][b], self._scratch[: b.stop - b.start]
-                self._average(z, self.state.theta[b], scratch, rate=self._averaging_rate(t))
-            self._local.step(b, g, eta, t)
+                self._average(z, self.state.theta[b], scratch, rate=self.options.averaging_rate(t))
+            self._local.step(b, g, self.learning_rate, t)

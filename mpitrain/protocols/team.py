@@ -24,7 +24,7 @@ from mpitrain.mpi.team import Team
 from mpitrain.protocols.messages import TO_FIRST, TO_TEAM, Attend, Gone, Over, Share, pack
 from mpitrain.protocols.standby import await_order, dismissed
 from mpitrain.sampling.queue import Work
-from mpitrain.training.buckets import Buckets, elements
+from mpitrain.training.buckets import Buckets
 from mpitrain.training.context import Session
 from mpitrain.training.gradients import Learner, clip
 
@@ -51,7 +51,7 @@ class TeamMember:
             team.wait(self._sums.start_broadcast(theta, 0), "the leader's parameters")
         elif not team.leads:
             theta, out = team.rows[0], team.rows[team.rank]
-        buckets = Buckets(elements(BUCKET_MB, out), lambda part: self._start_sum(out[part]))
+        buckets = Buckets(BUCKET_MB, out, lambda part: self._start_sum(out[part]))
         weight = share.count / work.count
         loss = self._learner.scaled_gradient(theta, out, self.of(work), weight * scale, buckets.add, work)
         self._loss[0] = weight * loss

@@ -1,26 +1,8 @@
 """Running means of losses, without storing all values."""
 
 from collections import deque
-from dataclasses import dataclass
 
 CHUNKS = 256  # the least number of chunks of an epoch, unless it has fewer minibatches
-
-
-@dataclass
-class Mean:
-    """A running mean."""
-
-    total: float = 0.0
-    count: int = 0
-
-    def add(self, total: float, count: int = 1) -> None:
-        """Add `count` more values, whose sum is `total`."""
-        self.total, self.count = self.total + total, self.count + count
-
-    @property
-    def value(self) -> float | None:
-        """The mean, or None if there are no values."""
-        return self.total / self.count if self.count else None
 
 
 class Losses:

@@ -34,6 +34,7 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, by_all_ranks
 from mpitrain.mpi.links import USUAL, Link, link, pairs
 from mpitrain.sampling.queue import Work
+from mpitrain.sampling.stages import Training
 from mpitrain.simulation.cluster import MeasuredNetwork
 from mpitrain.training.gradients import Learner
 from mpitrain.training.parts import Part
@@ -161,7 +162,7 @@ def _gradients(config: Config, corpus: Part, network: Model) -> list[tuple[int, 
     """Samples and seconds of successive gradients, with the sizes of minibatches in turns. The minibatches follow one
     another as in a training, since samples that are in the cache already would take less."""
     seed, dtype = config.training.seed, config.training.dtype
-    learner = Learner(network, corpus, seed=seed, dtype=dtype, deadline=config.run.deadline)
+    learner = Learner(network, corpus, Training(seed=seed, dtype=dtype), deadline=config.run.deadline)
     theta = network.initial(seed, dtype)
     out, whole = np.empty_like(theta), max(1, min(config.training.minibatch, corpus.samples))
     sizes = sorted({max(1, round(share * whole)) for share in SIZES})

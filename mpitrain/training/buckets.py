@@ -7,13 +7,13 @@ from mpitrain.mpi.communicator import Request
 
 
 class Buckets:
-    """Collects parts that become final, last layers first, into buckets of at least `size` elements.
+    """Collects parts of a vector that become final, last layers first, into buckets of at least this many megabytes.
 
     `start` starts the sum of a bucket. The parts, and so the buckets, are the same on all ranks of one network.
     """
 
-    def __init__(self, size: int, start: Callable[[slice], Request]) -> None:
-        self._size, self._start = max(size, 1), start
+    def __init__(self, megabytes: float, vector: Array, start: Callable[[slice], Request]) -> None:
+        self._size, self._start = max(int(megabytes * 1e6) // vector.itemsize, 1), start
         self._pending: slice | None = None
         self._in_flight: list[tuple[Request, slice]] = []
 
@@ -36,8 +36,3 @@ class Buckets:
     def _begin(self, part: slice) -> None:
         self._in_flight.append((self._start(part), part))
         self._pending = None
-
-
-def elements(megabytes: float, vector: Array) -> int:
-    """The elements of a vector in a bucket of this many megabytes."""
-    return int(megabytes * 1e6) // vector.itemsize

@@ -15,6 +15,7 @@ from mpitrain.monitoring.figures import RankFigures
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import stream
+from mpitrain.sampling.stages import Training
 from mpitrain.start import DEADLINE
 from mpitrain.stopwatch import Stopwatch
 
@@ -97,41 +98,36 @@ def orders_of(seed: int, samples: int, chunked: tuple[int, int] | None = None, s
 
 
 class Learner:
-    """Computes minibatch gradients of a network on a corpus.
+    """Computes minibatch gradients of a network on a corpus, as the keys of [training] say.
 
-    `per_sample`: gradients are sums over the minibatch, not means (training.rate_per). `independent`: the samples are
-    drawn uniformly and with replacement (Chan & Lane 2014, §4.1) instead of taken from the epoch's order. A corpus on
-    disk is read ahead as far as `expect` has announced; a read may take `deadline` seconds. Minibatches, θ and
-    gradients are on `device`, as the network is. `pace` passes the time that a simulated rank takes for samples.
-    `figures` get those of the gradients. The gradient of a minibatch is computed in `parts` parts; if `clip_norm` is
-    above 0, the norm of its mean is at most that. `orders` are by default those of `seed`, not chunked.
+    `per_sample`: gradients are sums over the minibatch, not means. `independent`: the samples are drawn uniformly and
+    with replacement (Chan & Lane 2014, §4.1) instead of taken from the epoch's order. A corpus on disk is read ahead as
+    far as `expect` has announced; a read may take `deadline` seconds. Minibatches, θ and gradients are on `device`, as
+    the network is. `pace` passes the time that a simulated rank takes for samples. `figures` get those of the
+    gradients. `orders` are by default those of the seed, not chunked.
     """
 
     def __init__(
         self,
         network: Model,
         corpus: Any,
+        training: Training,
         *,
-        seed: int,
-        dtype: str,
-        per_sample: bool = False,
         independent: bool = False,
         device: Cpu = CPU,
         deadline: float = DEADLINE,
         pace: Callable[[int], None] | None = None,
         stopwatch: Stopwatch | None = None,
         figures: RankFigures | None = None,
-        parts: int = 1,
-        clip_norm: float = 0.0,
         orders: Orders | None = None,
     ) -> None:
         self.network, self.corpus, self.device = network, corpus, device
         self._pace, self.stopwatch = pace, stopwatch or Stopwatch(lambda: 0.0)
-        self._figures, self._parts, self.clip_norm = figures, parts, clip_norm
+        self._figures, self._parts, self.clip_norm = figures, training.accumulate, training.clip_norm
         self._sum: Array | None = None
-        self.seed, self.per_sample, self.independent = seed, per_sample, independent
-        self._orders = orders or orders_of(seed, corpus.samples)
-        self.loader = device.open_loader(corpus, np.dtype(dtype), deadline)
+        self.seed, self.per_sample, self.independent = training.seed, training.rate_per == "sample", independent
+        self._orders = orders or orders_of(self.seed, corpus.samples)
+        self.loader = device.open_loader(corpus, np.dtype(training.dtype), deadline)
         self._asked: deque[Work] = deque()
         self._expected: deque[Work] = deque()
 

@@ -86,7 +86,6 @@ class Together(Loop[Work]):
         super().__init__(session)
         self.state, self.ranks = session.state, session.members
         self.part = self.ranks.index(session.transport.rank)
-        self._gives_figures = session.config.run.gradient_statistics and len(self.ranks) > 1
 
     def step(self, work: Work) -> float:
         """Make one update; returns the minibatch's mean loss over all ranks."""
@@ -99,7 +98,7 @@ class Together(Loop[Work]):
     def advance(self, work: Work) -> None:
         """Take a step, and count its loss."""
         loss = self.step(work)
-        if self._gives_figures:
+        if self.session.config.run.gradient_statistics and len(self.ranks) > 1:
             self.session.figures.gather(self.session.transport)
         require_finite(loss, f"at update {self.state.index}")
         self.state.rate.observe(loss)

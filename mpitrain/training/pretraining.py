@@ -9,7 +9,8 @@ replaced by the next hidden layer and a new output layer, and the whole is train
 Hinton, Osindero & Teh 2006). The first machine's visible units are Gaussian, for real-valued inputs of about unit
 variance; the others' are the sigmoid units below. A machine starts from small weights of its own: the network's are so
 large that its hidden units are saturated, which suits back-propagation and leaves a machine nothing to learn. The
-output layer is not changed.
+output layer is not changed. A step is one of contrastive divergence (Hinton, Training products of experts by minimizing
+contrastive divergence, Neural Computation 2002; A practical guide to training RBMs, 2010).
 """
 
 import copy
@@ -33,8 +34,8 @@ from mpitrain.models.network import Network, network_of_layers
 from mpitrain.sampling.batch import Samples
 from mpitrain.sampling.queue import Queue, Work
 from mpitrain.sampling.rng import stream
+from mpitrain.sampling.stages import Training
 from mpitrain.start import DEADLINE
-from mpitrain.training import machine
 from mpitrain.training.gradients import Learner
 
 #: Factor of the learning rate for the machine with Gaussian units, which would diverge at that of the others (Hinton's
@@ -68,8 +69,8 @@ class PretrainingTask:
     def minibatches(self, network: Model, layer: int) -> Iterator[tuple[Learner, Work]]:
         """The minibatches of `options.epochs` epochs, in an order specific to the layer, with their learner."""
         seed = int(stream(self.seed, "pretraining", layer).integers(2**31))
-        corpus, dtype = self.corpus, str(self.theta.dtype)
-        learner = Learner(network, corpus, seed=seed, dtype=dtype, device=self.device, deadline=self.deadline)
+        corpus, training = self.corpus, Training(seed=seed, dtype=self.theta.dtype.name)
+        learner = Learner(network, corpus, training, device=self.device, deadline=self.deadline)
         queue = Queue(corpus.samples, round(self.options.epochs * corpus.samples))
         while (work := queue.next(self.options.minibatch)) is not None:
             yield learner, work
@@ -98,7 +99,7 @@ def contrastive_divergence(task: PretrainingTask, layer: int) -> Iterator[tuple[
     weights, hidden = views[f"fc{layer}.weights"], views[f"fc{layer}.bias"]
     start = INITIAL * stream(task.seed, "machine", layer).standard_normal(weights.shape)
     weights[:], hidden[:] = device.to_device(start.astype(theta.dtype)), 0
-    units = machine.Machine(weights, hidden, np.zeros_like(weights[:, 0]))
+    biases = np.zeros_like(weights[:, 0])  # of the visible units
     below = hidden_layers(network, layer - 1) if layer > 1 else []
     learning_rate = task.options.learning_rate * (GAUSSIAN_RATE if layer == 1 else 1.0)
     for number, (learner, work) in enumerate(task.minibatches(network, layer)):
@@ -108,7 +109,36 @@ def contrastive_divergence(task: PretrainingTask, layer: int) -> Iterator[tuple[
             visible = each.forward(views, visible, training=False)
         draws = stream(task.seed, "hidden units", layer, number).random((len(visible), hidden.size), np.float32)
         uniform = device.to_device(draws)
-        yield work.count, machine.step(units, visible, uniform, eta=learning_rate, gaussian=layer == 1)
+        error = machine_step(weights, hidden, biases, visible, uniform, eta=learning_rate, gaussian=layer == 1)
+        yield work.count, error
+
+
+def machine_step(
+    weights: Array, hidden: Array, biases: Array, v: Array, uniform: Array, *, eta: float, gaussian: bool
+) -> float:
+    """CD-1 on the minibatch `v` [n, visible], in place: on weights [visible, hidden], and the biases of the hidden and
+    of the visible units. Returns the squared error of the reconstruction, per example.
+
+    Hidden units are binary; visible ones are binary, represented by their probabilities, or `gaussian`, of unit
+    variance. `uniform` [n, hidden] in [0, 1) samples h: W += η⟨v·p(h|v) − v′·p(h|v′)⟩ with v′ the mean of v given h.
+    """
+    up = sigmoid(v @ weights + hidden)
+    sampled = (uniform < up).astype(v.dtype)
+    down = sampled @ weights.T + biases
+    if not gaussian:
+        down = sigmoid(down)
+    again = sigmoid(down @ weights + hidden)
+    rate = eta / len(v)
+    weights += rate * (v.T @ up - down.T @ again)
+    hidden += rate * (up - again).sum(axis=0)
+    missing = v - down
+    biases += rate * missing.sum(axis=0)
+    return float(np.vdot(missing, missing)) / len(v)
+
+
+def sigmoid(x: Array) -> Array:
+    """1/(1 + exp(−x))."""
+    return 0.5 * (1.0 + np.tanh(0.5 * x))
 
 
 METHODS: dict[str, Callable[[PretrainingTask, int], Iterator[tuple[int, float]]]] = {

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mpitrain.algorithms.block_momentum import BlockMomentum
-from mpitrain.algorithms.delayed import DelayedMomentum, steps_at
+from mpitrain.algorithms.delayed import DelayedMomentum
 from mpitrain.algorithms.optimizers.outer import OuterMomentum
 from mpitrain.algorithms.roles import Merge
 from mpitrain.errors import BadInput
@@ -55,8 +55,9 @@ def test_a_share_of_the_samples_weighs_as_much() -> None:
 
 
 def test_steps_follow_speeds() -> None:
-    assert [steps_at(speed, 2.0, 10) for speed in (2.0, 1.0, 0.5, 0.01)] == [10, 5, 2, 1]
-    assert steps_at(0.3, 1.0, 10) == 3  # 10·0.3 is a little less than 3
+    steps_of = BlockMomentum(order="free", tau=10).steps_of
+    assert [steps_of(speed, 2.0) for speed in (2.0, 1.0, 0.5, 0.01)] == [10, 5, 2, 1]
+    assert steps_of(0.3, 1.0) == 3  # 10·0.3 is a little less than 3
 
 
 def test_speeds() -> None:

@@ -60,7 +60,7 @@ def test_what_a_checkpoint_keeps_is_enough_to_go_on(name: str) -> None:
     other = worker_of(name)
     for vector, kept in other.vectors.items():
         kept[:] = one.vectors[vector]
-    other.restored()
+    other.local.look()
     centres = centre.copy(), centre.copy()
     for rule, each in zip((one, other), centres, strict=True):
         turn(rule, each, 3)

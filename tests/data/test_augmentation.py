@@ -17,6 +17,7 @@ from mpitrain.errors import BadInput
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import uniforms
+from mpitrain.sampling.stages import Training
 from mpitrain.training.gradients import Learner
 
 COVARIANCE = np.array([[4.0, 2.0, 1.0], [2.0, 5.0, 0.5], [1.0, 0.5, 3.0]])
@@ -113,7 +114,7 @@ def test_minibatches_and_ranks_change_nothing(
 def test_a_learner_draws_by_the_position_of_its_work(tmp_path: Path, memory_limit: float) -> None:
     _write_images(tmp_path)
     corpus = Corpus(tmp_path, "train", augmentation=Augmentation(crop=2, flip=True), memory_limit=memory_limit)
-    learner = Learner(None, corpus, seed=1, dtype="float32")
+    learner = Learner(None, corpus, Training())
     works = [Work(1, 0, 16, 16), Work(1, 16, 16, 16), Work(1, 32, 8, 16)]
     learner.expect(works)
     parts = [learner.load(work).inputs.copy() for work in works]

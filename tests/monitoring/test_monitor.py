@@ -89,6 +89,7 @@ class Run:
             stop=self.session.stop,
             exchanged=lambda: None,
             resume=str,
+            rate_at=lambda samples: 0.05,
         )
         self.monitor.start()
 
@@ -336,7 +337,7 @@ def test_late_evaluations_tell_the_rates_of_their_moments(tmp_path: Path) -> Non
     """Although a plateau has lowered the rate since."""
     run, rates = Run(*LATE, folder=tmp_path), iter([2.0, 0.4])
     for rate in rates:
-        run.counters.rate_at = lambda samples, rate=rate: rate  # type: ignore[misc]
+        run.monitor.rate_at = lambda samples, rate=rate: rate
         train_late(run, [0.5])
     run.monitor.finish(evaluate=True)
     assert [record["learning_rate"] for record in run.evaluations()] == [2.0, 0.4]

@@ -1,6 +1,6 @@
 """Gradients of minibatches in parts."""
 
-from typing import Any
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -11,14 +11,17 @@ from mpitrain.device.cpu import CPU
 from mpitrain.models.model import Consumer
 from mpitrain.models.network import build
 from mpitrain.sampling.queue import Work
+from mpitrain.sampling.stages import Training
 from mpitrain.training.gradients import Learner, clip
 
 
-def learner(parts: int = 1, **settings: Any) -> Learner:
+def learner(parts: int = 1, per_sample: bool = False, clip_norm: float = 0.0) -> Learner:
     """Of a network with dropout, in float64."""
     network = build("digits-cnn", (8, 8, 1), 10, width=0.5, dropout=0.25, workspace=CPU.workspace())
     corpus = Corpus(embedded(), "train", dtype=np.dtype(np.float64))
-    return Learner(network, corpus, seed=3, dtype="float64", parts=parts, **settings)
+    per: Literal["sample", "minibatch"] = "sample" if per_sample else "minibatch"
+    how = Training(seed=3, dtype="float64", rate_per=per, accumulate=parts, clip_norm=clip_norm)
+    return Learner(network, corpus, how)
 
 
 @pytest.mark.parametrize("parts", [2, 5, 24, 50])

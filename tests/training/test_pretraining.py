@@ -15,8 +15,7 @@ from mpitrain.errors import BadInput
 from mpitrain.models.network import build
 from mpitrain.sampling.batch import Batch
 from mpitrain.signals import STOPPED
-from mpitrain.training import machine as rule
-from mpitrain.training.pretraining import PretrainingTask, depth, grown, kept, require_fit, steps
+from mpitrain.training.pretraining import PretrainingTask, depth, grown, kept, machine_step, require_fit, steps
 from tests.faults import Fault, program
 
 
@@ -92,7 +91,7 @@ def test_layerwise_pretraining_learns(corpus: Any) -> None:
 def test_contrastive_divergence_by_hand(gaussian: bool) -> None:
     """One visible and one hidden unit, two examples, in plain arithmetic."""
     w, b, a, eta = 0.5, -0.25, 0.125, 0.1
-    machine = rule.Machine(np.array([[w]]), np.array([b]), np.array([a]))
+    weights, hidden, visible = np.array([[w]]), np.array([b]), np.array([a])
     squash = lambda x: 1 / (1 + np.exp(-x))  # noqa: E731
     up, down, again, vs = [], [], [], [0.75, 0.25]
     for v, draw in zip(vs, [0.1, 0.9], strict=True):
@@ -100,11 +99,12 @@ def test_contrastive_divergence_by_hand(gaussian: bool) -> None:
         h = float(draw < up[-1])
         down.append(h * w + a if gaussian else squash(h * w + a))
         again.append(squash(down[-1] * w + b))
-    loss = rule.step(machine, np.array(vs)[:, None], np.array([[0.1], [0.9]]), eta=eta, gaussian=gaussian)
+    given = np.array(vs)[:, None], np.array([[0.1], [0.9]])
+    loss = machine_step(weights, hidden, visible, *given, eta=eta, gaussian=gaussian)
     moved = sum(v * p - d * q for v, p, d, q in zip(vs, up, down, again, strict=True)) / 2
-    assert machine.weights[0, 0] == pytest.approx(w + eta * moved, rel=1e-14)
-    assert machine.hidden[0] == pytest.approx(b + eta * (sum(up) - sum(again)) / 2, rel=1e-14)
-    assert machine.visible[0] == pytest.approx(a + eta * (sum(vs) - sum(down)) / 2, rel=1e-14)
+    assert weights[0, 0] == pytest.approx(w + eta * moved, rel=1e-14)
+    assert hidden[0] == pytest.approx(b + eta * (sum(up) - sum(again)) / 2, rel=1e-14)
+    assert visible[0] == pytest.approx(a + eta * (sum(vs) - sum(down)) / 2, rel=1e-14)
     assert loss == pytest.approx(sum((v - d) ** 2 for v, d in zip(vs, down, strict=True)) / 2, rel=1e-14)
 
 

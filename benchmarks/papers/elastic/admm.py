@@ -66,7 +66,7 @@ def trained(eta: float, rho: float, turns: int) -> list[float]:
         corpus, model = Nothing(turns), Parabola()
         schedule = config.schedule(turns)
         state = fresh(config.algorithm, model.initial(1, np.dtype(float)), Queue(turns, schedule.total))
-        learner = Learner(model, corpus, seed=1, dtype="float64")
+        learner = Learner(model, corpus, configuration.Training(dtype="float64"))
         members = list(transport.members)
         session = Session(config, transport, members, model, learner, schedule, state, transport.clock)
         if transport.rank == 1:

@@ -107,7 +107,7 @@ class Averages(Moving):
                 self._start_from_centre()
                 return
             np.copyto(self.flat.x, x)
-            self.rule.restored()
+            self.rule.local.look()
             self._since = numbers.since
 
         return apply
@@ -174,7 +174,7 @@ class Attracted(Moving):
 
         def apply() -> None:
             np.copyto(self.flat.x, x if past.same else centre)
-            self.rule.restored()
+            self.rule.local.look()
             self._centre.put(centre)
 
         return apply

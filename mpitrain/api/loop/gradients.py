@@ -9,7 +9,7 @@ from mpitrain.api.loop.loader import Dealt
 from mpitrain.api.loop.method import Method
 from mpitrain.errors import BadInput
 from mpitrain.models.torch.binding import parts
-from mpitrain.training.buckets import Buckets, elements
+from mpitrain.training.buckets import Buckets
 
 
 class Gradients(Method):
@@ -27,9 +27,8 @@ class Gradients(Method):
         self._used, gradient = self._sum[:count], torch.from_numpy(self._sum[count:])
         self._views = list(flat.layout.views(gradient).values())
         self._parts = [(slice(part.start + count, part.stop + count), inside) for part, inside in parts(flat.layout)]
-        size = elements(self.algorithm.bucket_mb, self._sum)
         sums = self.transport.duplicate()  # apart from all else: a rank may leave one out, which the roll finds
-        self._buckets = Buckets(size, lambda part: sums.start_sum(self._sum[part]))
+        self._buckets = Buckets(self.algorithm.bucket_mb, self._sum, lambda part: sums.start_sum(self._sum[part]))
         self._rolling = self._running = self._held = False
         self._t = self._sums = self._stepped = self._samples = self._together = 0
         self._hooks = [

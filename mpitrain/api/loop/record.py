@@ -38,9 +38,7 @@ class RunRecord(ExitStack):
         self.algorithm = name_of(config.algorithm)
         self._told: Record = {"algorithm": self.algorithm, "ranks": transport.size, "workers": transport.size}
         self.folder: Path | None = None
-        reserved = self.enter_context(
-            Reserved(transport, lambda folder: None, "give another out, also where ranks.load goes on")
-        )
+        reserved = self.enter_context(Reserved(transport, "give another out, also where ranks.load goes on"))
         reserved.reserve_new(config, TrainOptions(None, (), out=out))
         if reserved.lease is not None:
             self.folder = reserved.lease.folder

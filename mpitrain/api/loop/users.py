@@ -129,10 +129,9 @@ def rebuilt(told: Json, read: Callable[[str], Array], finite: bool = False) -> o
     match told:
         case {"kind": "dict", "items": list(items)} if all(map(_keyed, items)):
             return {key: rebuilt(each, read, finite) for key, each in items}
-        case {"kind": "list", "items": list(items)}:
-            return [rebuilt(each, read, finite) for each in items]
-        case {"kind": "tuple", "items": list(items)}:
-            return tuple(rebuilt(each, read, finite) for each in items)
+        case {"kind": "list" | "tuple" as kind, "items": list(items)}:
+            inner = [rebuilt(each, read, finite) for each in items]
+            return inner if kind == "list" else tuple(inner)
         case {"kind": "array", "name": str(name), "shape": list(shape)}:
             array = read(name)
             return array.reshape(_sizes(name, shape, array.size))

@@ -74,8 +74,9 @@ class Connected:
             returning.append(self._backward(each, own, first, len(targets), each is order[-1]))
         for transfer in returning:
             self._transfers.wait(transfer)
-        if self._sub:
-            self._to_means(order, own, first, len(targets))
+        for each in order if self._sub else ():  # from gradients of a round's mean loss to those of the minibatch's
+            rows = self._exchange.rows_of(each, own, first)
+            np.multiply(rows, each.examples / len(targets), out=rows)
         return loss, own
 
     def _forward(self, each: FullyConnectedRound, x: Array, targets: Array) -> float:
@@ -130,12 +131,6 @@ class Connected:
                 before.backward_activation(self._views, mine)
                 dy = mine
         return transfer
-
-    def _to_means(self, order: tuple[FullyConnectedRound, ...], own: Array, first: int, count: int) -> None:
-        """Scale the gradients of each round's mean loss to gradients of the minibatch's mean loss, in place."""
-        for each in order:
-            rows = self._exchange.rows_of(each, own, first)
-            np.multiply(rows, each.examples / count, out=rows)
 
     def _array(self, stage: SplitStage, part: str, shape: tuple[int, ...], dtype: Any) -> Array:
         return self._workspace.array(f"{stage.stage.layer.name}.{part}", shape, dtype)

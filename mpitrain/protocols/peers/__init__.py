@@ -34,8 +34,6 @@ from mpitrain.training.context import Session
 
 def run(session: Session) -> None:
     """Train until all samples are served or a stop is asked for. Collective over all members."""
-    if not session.takes_part(session.transport.rank):
-        return
     if session.follows:
         session.state.local.clear()  # the leader has the team's residual
     session.say_exchange("sparse messages" if len(session.members) > 1 else "none")

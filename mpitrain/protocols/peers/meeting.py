@@ -114,7 +114,8 @@ class Meetings(Loop[Part]):
             for member, status in zip(peer.members, statuses, strict=True):
                 self.exchange.tally.take(member, status.report)
         if _to_save(statuses):
-            self._save(began)
+            peer.save_wanted = False
+            self.session.monitor.checkpoint(self.session.save_together, since=began)
         return over
 
     # ---- the nonblocking consensus
@@ -140,7 +141,3 @@ class Meetings(Loop[Part]):
             raise TrainingFailed(line)
         if odd and self.peer.number == 0:
             self.session.monitor.warn(line)
-
-    def _save(self, began: float) -> None:
-        self.peer.save_wanted = False
-        self.session.monitor.checkpoint(self.session.save_together, since=began)

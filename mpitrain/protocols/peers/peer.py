@@ -146,18 +146,14 @@ class Peer(Trainer):
                 self.exchange.tell([self.members[0]], Given(amounts))
             self.exchange.tell([self.members[0]], self.report)
         if self.number == 0:
-            self.keep_records()
+            self.exchange.tally.take(self.transport.rank, self.report)
+            self.count_updates()
+            while self.session.monitor.turn(self):  # evaluates a copy of the weights, slice by slice
+                self.exchange.receive()
 
     def measure(self) -> None:
         """Measure the residual's norm for the report."""
         self.report = msgspec.structs.replace(self.report, residual=self.compressor.norm())
-
-    def keep_records(self) -> None:
-        """Count, and evaluate a copy of the weights, as the master; it receives messages meanwhile."""
-        self.exchange.tally.take(self.transport.rank, self.report)
-        self.count_updates()
-        while self.session.monitor.turn(self):
-            self.exchange.receive()
 
     def count_updates(self) -> None:
         """Count the messages that were applied, own ones too, as updates."""

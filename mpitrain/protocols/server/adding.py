@@ -178,9 +178,6 @@ class AddingWorker(Loop[Work]):
         active = self.session.schedule.at(self._position(self.rest[0])).workers or len(self.workers)
         rule.begin(self._learning_rate(self.rest[0]), min(active, len(self.workers)))
 
-        def read(piece: slice, copy: Array) -> None:
-            centre.read(piece, copy)
-
         def treat(piece: slice, copy: Array) -> Array | None:
             if restarts:
                 rule.restart(piece, copy)
@@ -190,7 +187,7 @@ class AddingWorker(Loop[Work]):
 
         if not restarts and not self._whole:
             self._report_move()
-        for piece, d in self._staging.through(centre.pieces, read, treat):
+        for piece, d in self._staging.through(centre.pieces, centre.read, treat):
             if d is not None:
                 centre.push(piece, d)
         if restarts:  # the optimizer's count begins anew, as its buffers do
@@ -241,8 +238,10 @@ class AddingWorker(Loop[Work]):
         if not self.stopping and self.t:
             self._push_pending()
         self.centre.complete()
-        if self.in_order:
-            self._leave()
+        if self.in_order:  # the others leave one after another
+            finished = max(self._token or 0, self._all_without) + 1
+            if finished < self._all_without + len(self.workers):
+                self._pass_token(finished)
         self.report()
         self.note_numbers()
         self.link.tell(Done(self.unused))
@@ -250,12 +249,6 @@ class AddingWorker(Loop[Work]):
         self._until(lambda: self.link.over, "the others to finish")
 
     # ---- turns
-
-    def _leave(self) -> None:
-        """Tell the next worker that this one trains no more; the others follow, one after another."""
-        finished = max(self._token or 0, self._all_without) + 1
-        if finished < self._all_without + len(self.workers):
-            self._pass_token(finished)
 
     def _await_token(self) -> None:
         self._until(self._has_token, "its turn")
@@ -338,7 +331,7 @@ class AddingWorker(Loop[Work]):
         self.rest, self.stock = of_rows(past.rest, samples), of_rows(past.stock, samples)
         self.phase, self.untold = past.phase, past.untold
         self.session.state.rate.hear(past.falls)
-        self.rule.restored()
+        self.rule.local.look()
 
 
 def take_up(session: Session, worker: AddingWorker | None) -> tuple[Queue, int, list[list[Work]]]:

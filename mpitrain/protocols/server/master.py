@@ -14,7 +14,6 @@ class Master(Trainer):
         super().__init__(session)
         self.centre, self.workers = centre, workers
         self.transport, self.state, self.counters = session.transport, session.state, session.counters
-        self.numbers = {worker: number for number, worker in enumerate(workers)}
         self.finished: set[int] = set()  # workers who train no more
         self._told = False
         self._polls_to_skip = 0
@@ -62,7 +61,7 @@ class Master(Trainer):
         busy = False
         while (arrived := TO_MASTER.poll(self.transport)) is not None:
             sender, envelope = arrived
-            if sender not in self.numbers:
+            if sender not in self.workers:
                 raise WireError(f"rank {sender} is no worker of this master")
             self.session.stop.flag |= envelope.stopping
             self.counters.traffic[sender] = envelope.traffic

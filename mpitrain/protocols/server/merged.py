@@ -28,8 +28,6 @@ MOST_ASKED = 64  # pulls in a row that are asked for at once, before a reader tr
 class MergedCentre(Centre):
     """A worker's side."""
 
-    direct = True  # the worker stages its vectors itself
-
     def __init__(self, session: Session, memory: Memory, link: MasterLink) -> None:
         self._memory, self._link = memory, link
         self._vectors, self._transport = Vectors(session.transport, session.device), session.transport
@@ -99,13 +97,8 @@ class MergedCentre(Centre):
         self._link.poll()
         return self._link.granted or self._link.stopping
 
-    def progress(self) -> None:
-        self._link.poll()
-
     def settle(self) -> None:
         self._vectors.settle("a gradient to leave", [self._link.master])
-
-    complete = settle  # the answer to the next claim comes when Θ includes it
 
     def close(self) -> None:
         self._memory.close()
@@ -148,9 +141,6 @@ class MergingCentre(Centre):
             self._vectors.receive(worker, told, seen, "a gradient")
         return self._device.to_device(seen)
 
-    def copy(self, out: Array) -> None:
-        np.copyto(out, self._state.theta)
-
     def handle(self, sender: int, message: FromWorker) -> bool:
         if isinstance(message, Pull):
             self._copies.asked.append(sender)
@@ -170,8 +160,6 @@ class MergingCentre(Centre):
 
 class OwnMerged(Centre):
     """A worker's side if the master is in the same process. `after_update` does what is due after every gradient."""
-
-    direct = True
 
     def __init__(self, session: Session, after_update: Callable[[], object]) -> None:
         self._session, self._after_update = session, after_update

@@ -163,16 +163,14 @@ class MergingMaster(Master):
         over = queue.exhausted and not (self.assigned and self.options.computes_on)
         if over or self.session.stop.flag:
             return False
-        return queue.exhausted or not self._is_active(worker)
+        active = self._active()
+        if self.finished.issuperset(active):  # the others must do what is left
+            active = self.workers
+        return queue.exhausted or worker not in active
 
     def _active(self) -> list[int]:
         """The workers of this stage."""
         return self.workers[: self.session.schedule.at(self.state.queue.position).workers]
-
-    def _is_active(self, worker: int) -> bool:
-        """Whether a worker is one of this stage, or must do what is left because all of the stage have finished."""
-        active = self._active()
-        return worker in active or self.finished.issuperset(active)
 
     def _may_enter(self, worker: int) -> bool:
         """In round-robin order the workers enter one by one, each once the one before has Θ."""

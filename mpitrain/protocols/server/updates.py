@@ -85,13 +85,11 @@ class Updates:
         self.counters.updated(stale)
         state.rate.observe(told.loss / told.work.count * told.minibatches, told.minibatches)
         if self._previous is not None:
-            self._compare(gradient, worker)
+            self._compare(self._previous, gradient, worker)
         state.index += 1
 
-    def _compare(self, gradient: Array, worker: int) -> None:
+    def _compare(self, previous: Array, gradient: Array, worker: int) -> None:
         """Chan & Lane §3.4: the cosine between what two workers sent."""
-        previous = self._previous
-        assert previous is not None
         if self._previous_from not in (-1, worker):
             norms = np.linalg.norm(gradient) * np.linalg.norm(previous)
             if norms:
