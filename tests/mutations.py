@@ -92,8 +92,8 @@ MUTATIONS = [
     Mutation(
         "a turn ends before its push is complete",
         f"{SERVER}/adding.py",
-        "            self.centre.complete()\n            self._pass_token(0)\n",
-        "            self._pass_token(0)\n",
+        "            self.centre.complete()\n            self._order.end_turn(",
+        "            self._order.end_turn(",
         ELASTIC,
     ),
     Mutation(

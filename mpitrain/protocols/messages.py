@@ -161,9 +161,11 @@ class Added(Message, frozen=True):
 
 
 class Token(Message, frozen=True):
-    """From worker to worker: it is your turn, and this many workers have finished, or in a row had no samples."""
+    """From worker to worker: it is your turn. `without`: how many in a row had no samples; `finished`: how many will
+    take no more turns."""
 
-    finished: Count
+    without: Count = 0
+    finished: Count = 0
 
 
 # ---- between peers

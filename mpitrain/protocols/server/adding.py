@@ -17,9 +17,10 @@ from mpitrain.checkpoint.coordination import NOT_WRITTEN
 from mpitrain.checkpoint.state import Numbers, checked
 from mpitrain.flat import Array, block_pairs, on_host
 from mpitrain.models.model import Consumer
-from mpitrain.protocols.messages import TO_NEXT, Copied, Done, Finite, PeriodLosses, Report, Token, pack
+from mpitrain.protocols.messages import Copied, Done, Finite, PeriodLosses, Report, Token
 from mpitrain.protocols.server.interface import Centre
 from mpitrain.protocols.server.link import MasterLink
+from mpitrain.protocols.server.round_robin import RoundRobin
 from mpitrain.protocols.standby import hear
 from mpitrain.sampling.queue import Natural, Queue, Row, Work, of_rows, to_rows
 from mpitrain.training.context import Session
@@ -67,10 +68,8 @@ class AddingWorker(Loop[Work]):
         self.link, self.number, self.workers = link, number, workers
         self.transport, state = session.transport, session.state
         self.options = session.config.algorithm
-        self.in_order = self.options.in_order and len(workers) > 1
-        # How many workers in a row must be without samples before the training ends. Only workers with chunks of their
-        # own can still have samples when another has none.
-        self._all_without = len(workers) if self.options.samples_of_chunks else 0
+        in_order = self.options.in_order and len(workers) > 1
+        self._order = RoundRobin(self.transport, number, workers) if in_order else None
         theta = state.theta
         x = theta
         if self.options.starts_apart:
@@ -82,8 +81,7 @@ class AddingWorker(Loop[Work]):
         self.untold = (0, 0.0)
         self.t, self.turns, self.began, self.rest, self.stock = 0, 0, 0, list[Work](), list[Work]()
         self._g = np.empty_like(self.rule.at)
-        self._whole = self.in_order and self.rule.whole_turns
-        self._token: int | None = None  # if held: workers in a row without samples; above `_all_without`, finished ones
+        self._whole = in_order and self.rule.whole_turns
         self._samples, self._loss, self._exchanges = 0, 0.0, 0
         self._reported, self.report_every = session.clock(), REPORT_EVERY
 
@@ -94,19 +92,20 @@ class AddingWorker(Loop[Work]):
         self.centre = centre
         staged = self.rule.at if centre.direct else self.session.state.theta
         self._staging = self.session.device.staging(staged)
-        self._token = 0 if self.number == first else None
+        if self._order is not None and self.number == first:
+            self._order.token = Token()
         self.train()
         self._finish()
 
     def next_work(self) -> Work | None:
         """The next minibatch of the period; after the last one, samples and an exchange begin a new period."""
-        if self._holds_turn:
-            self._await_token()  # after a resume, this worker may not have it yet
+        if self._holds_turn and self._order is not None:
+            self._await_turn(self._order)  # after a resume, this worker may not have it yet
         if self.rest:
             return self.rest.pop(0)
         if self._holds_turn:
             self._end_turn()
-        if self.in_order:
+        if self._order is not None:
             while not self._took_turn():  # waits for the token
                 pass
         else:
@@ -115,11 +114,8 @@ class AddingWorker(Loop[Work]):
 
     def _took_turn(self) -> bool:
         """Take samples and exchange; False when there are none for this worker yet."""
-        if self.in_order:
-            self._await_token()
-            assert self._token is not None
-            if self._token > self._all_without:  # somebody has finished
-                return True
+        if self._order is not None and self._await_turn(self._order).finished:
+            return True  # as the training is over
         self.attend()
         if self.stopping:
             return True
@@ -139,12 +135,15 @@ class AddingWorker(Loop[Work]):
         return bool(self.rest)
 
     def _none_has_any(self) -> bool:
-        """For a worker without samples: whether the training is over. In round-robin order with chunks, it passes the
-        token on until it has gone round without meeting a worker that has samples."""
-        if not self.in_order or self._token is None or self._token + 1 >= self._all_without:
+        """For a worker without samples: whether the training is over. In round-robin order, others may still have
+        samples in chunks of their own; then it passes the token on, until that has gone round without meeting any."""
+        if self._order is None or not self.options.samples_of_chunks:
+            return True
+        without = self._await_turn(self._order).without + 1
+        if without >= len(self.workers):
             return True
         self.turns += 1
-        self._pass_token(self._token + 1)
+        self._order.end_turn(Token(without), self.stopping)
         return False
 
     @property
@@ -158,9 +157,9 @@ class AddingWorker(Loop[Work]):
             self._push_pending()
             self.phase = Phase.BETWEEN
         self.turns += 1
-        if self.in_order:
+        if self._order is not None:
             self.centre.complete()
-            self._pass_token(0)
+            self._order.end_turn(Token(), self.stopping)
 
     def _push_pending(self) -> None:
         self._report_move()
@@ -203,7 +202,7 @@ class AddingWorker(Loop[Work]):
             return
         self.link.tell(PeriodLosses(*self.untold))
         self.untold = (0, 0.0)
-        if self.in_order or len(self.workers) == 1:
+        if self._order is not None or len(self.workers) == 1:
             self.link.until(lambda: not self.link.unheard, "the common learning rate")
 
     def advance(self, minibatch: Work) -> None:
@@ -232,16 +231,16 @@ class AddingWorker(Loop[Work]):
 
     def _finish(self) -> None:
         """Push what is pending, unless the training was stopped, and may be resumed; then wait for the others."""
-        if self.in_order:
-            self._await_token()
+        if self._order is not None:
+            self._await_turn(self._order)
         self.centre.settle()
         if not self.stopping and self.t:
             self._push_pending()
         self.centre.complete()
-        if self.in_order:  # the others leave one after another
-            finished = max(self._token or 0, self._all_without) + 1
-            if finished < self._all_without + len(self.workers):
-                self._pass_token(finished)
+        if self._order is not None:  # the others leave one after another
+            finished = self._await_turn(self._order).finished + 1
+            if finished < len(self.workers):
+                self._order.end_turn(Token(finished=finished), self.stopping)
         self.report()
         self.note_numbers()
         self.link.tell(Done(self.unused))
@@ -250,19 +249,12 @@ class AddingWorker(Loop[Work]):
 
     # ---- turns
 
-    def _await_token(self) -> None:
-        self._until(self._has_token, "its turn")
-
-    def _has_token(self) -> bool:
-        if self._token is None and (arrived := TO_NEXT.poll(self.transport)) is not None:
-            self._token = arrived[1].message.finished
-            self.stopping |= arrived[1].stopping
-        return self._token is not None
-
-    def _pass_token(self, finished: int) -> None:
-        self._token = None
-        following = self.workers[(self.number + 1) % len(self.workers)]
-        self.transport.post(following, TO_NEXT.tag, pack(Token(finished), self.stopping))
+    def _await_turn(self, order: RoundRobin) -> Token:
+        """Wait until this worker has the token."""
+        self._until(order.has_turn, "its turn")
+        self.stopping |= order.stopping
+        assert order.token is not None
+        return order.token
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
         """Attend to the master until the condition holds."""
