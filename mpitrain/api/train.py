@@ -21,10 +21,12 @@ from mpitrain.api.failures import failures_recorded
 from mpitrain.api.finish import finish, sha256
 from mpitrain.api.folder import Reserved
 from mpitrain.api.going_on import introduce, prepare_for_loss
+from mpitrain.api.opening import open_run_folder
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.pretraining import pretrain
 from mpitrain.api.requirements import require_same_model
-from mpitrain.api.setup import Prepared, new_session, open_run_folder, prepare
+from mpitrain.api.session import new_session
+from mpitrain.api.setup import Prepared, prepare
 from mpitrain.api.shared import callback_of, share_checkpoint, shared_code, shared_config, started_or_resumed
 from mpitrain.api.spares import beside_spares
 from mpitrain.checkpoint import coordination

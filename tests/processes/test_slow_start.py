@@ -30,11 +30,11 @@ class Loading:
     def find_spec(self, name, path=None, target=None):
         if name == "mpitrain.api.train" and rank == 1:
             work(name)
-        if name == "mpitrain.api.pretraining":  # the last of what that one imports from there
-            import mpitrain.api.setup, mpitrain.models.network
+        if name == "mpitrain.api.going_on":  # imported by that one before the two modules that are slowed
+            import mpitrain.api.opening, mpitrain.api.setup, mpitrain.models.network
             if rank == 0:
                 slow(mpitrain.models.network, "warm")
-                slow(mpitrain.api.setup, "open_run_folder")
+                slow(mpitrain.api.opening, "open_run_folder")
             else:
                 slow(mpitrain.api.setup, "_built")
 

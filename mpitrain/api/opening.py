@@ -1,0 +1,165 @@
+"""Open the run folder: its documents and its monitor, and on a resume the checkpoint."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+
+from mpitrain import __version__, checkpoint
+from mpitrain import config as configuration
+from mpitrain.algorithms import name_of
+from mpitrain.api import resuming, warnings
+from mpitrain.api.requirements import require_fallback
+from mpitrain.checkpoint.late import CopyWriter
+from mpitrain.checkpoint.lease import Lease
+from mpitrain.checkpoint.writer import Saver
+from mpitrain.data import origin
+from mpitrain.errors import some
+from mpitrain.files import Record, write_below
+from mpitrain.monitoring import tensorboard
+from mpitrain.monitoring.cadence import Cadence
+from mpitrain.monitoring.evaluation import Evaluation, Measuring, random_subset
+from mpitrain.monitoring.monitor import MasterMonitor
+from mpitrain.monitoring.progress import Progress
+from mpitrain.monitoring.records import Metrics, records_of
+from mpitrain.mpi import library
+from mpitrain.protocols.standby import idle_ranks
+from mpitrain.sampling.batch import Samples
+from mpitrain.start import rank_of
+from mpitrain.training.context import Session
+from mpitrain.training.parts import DataSource, held_out, trained_on
+
+
+def open_run_folder(
+    session: Session,
+    source: DataSource,
+    lease: Lease | None,
+    resumed: Path | None,
+    callback: Callable[[Record], object] | None,
+) -> MasterMonitor | None:
+    """Rank 0's monitor, which evaluates on the source's held-out parts and calls `callback` with each record; None if
+    there is no `lease`. On a resume, load the checkpoint. Bad input leaves the folder unchanged."""
+    if lease is None:
+        return None
+    config, folder = session.config, lease.folder
+    require_fallback(config)
+    progress = Progress(config.run.progress, session.schedule.total)
+    session.resumed = resumed
+    told, corpora = _read(session, source, folder)
+    documents = {
+        checkpoint.CONFIG: checkpoint.sealed(configuration.to_toml(config)),
+        origin.NAME: origin.text(told),
+        **session.documents,
+    }
+    if not session.device.phantom:
+        session.saver = _saver(session, folder, documents)
+    before = next(records_of(folder / "metrics.jsonl", "start"), None) if resumed is not None else None
+    # nothing is written until all user input has been read
+    if not resumed:
+        for name, text in documents.items():
+            write_below(folder, name, text)
+    events = tensorboard.EventFile(folder, session.state.trained) if config.run.tensorboard else None
+    metrics = Metrics(folder / "metrics.jsonl", events, progress.line, callback)
+    if config.run.train_subset and not session.device.phantom:
+        corpora["train-subset"] = random_subset(session.learner.corpus, config.run.train_subset, config.training.seed)
+    session.monitor = monitor = _monitor(session, lease, metrics, progress, corpora)
+    _say_start(session, resumed is not None)
+    for line in _warnings(session, folder, told, corpora, before):
+        monitor.warn(line)
+    return monitor
+
+
+def _read(session: Session, source: DataSource, folder: Path) -> tuple[origin.Origin, dict[str, Samples]]:
+    """Load the checkpoint to resume from into the session; return the data's origin, and the held-out parts."""
+    config, resumed, earlier = session.config, session.resumed, None
+    if resumed is not None:
+        earlier = origin.read(resumed) or origin.read(folder)
+    told = trained_on(config, source, earlier)
+    if resumed is not None:
+        resuming.load(session, resumed)
+    parts = [] if session.device.phantom else held_out(source.parts())
+    threads = session.transport.threads(config.run.threads)
+    return told, {part: source.opened(part, told, threads=threads) for part in parts}
+
+
+def _monitor(
+    session: Session, lease: Lease, metrics: Metrics, progress: Progress, corpora: dict[str, Samples]
+) -> MasterMonitor:
+    run, state = session.config.run, session.state
+    return MasterMonitor(
+        Cadence(run.evaluate_every, run.checkpoint_every, run.checkpoint_samples, session.clock, state.queue.samples),
+        session.counters,
+        session.transport,
+        lease.folder,
+        lease.find,
+        metrics,
+        progress,
+        evaluation=_evaluation(session, corpora) if corpora else None,
+        late=CopyWriter(session.network.layout) if run.evaluate_late else None,
+        stop=session.stop,
+        exchanged=session.bytes_exchanged,
+        resume=session.command_to_resume,
+        rate_at=lambda samples: state.rate(session.schedule.at(samples).learning_rate),
+        saves_best=run.checkpoint_best,
+        saver=session.saver,
+        witness=session.witness,
+    )
+
+
+def _warnings(
+    session: Session, folder: Path, told: origin.Origin, corpora: dict[str, Samples], before: Record | None
+) -> Iterator[str]:
+    """What to warn of at the start; `before`: the record of the start of the run that is resumed."""
+    yield from warnings.of_keys(session)
+    if not session.device.phantom:
+        yield from warnings.of_normalising(session.config.data.normalise, told, session.resumed is not None)
+        yield from warnings.of_data(session.schedule, told.class_counts, corpora)
+    yield from warnings.of_resume(session, before)
+    yield from warnings.of_room(session, folder)
+
+
+def _saver(session: Session, folder: Path, documents: dict[str, str]) -> Saver:
+    """A saver that writes checkpoints into a run folder, with these documents in each."""
+    run, network = session.config.run, session.network
+    keep, where = run.checkpoints_kept, folder / "checkpoints"
+    return Saver(where, network.layout, keep, run.deadline, session.transport, documents, network.kept)
+
+
+def _evaluation(session: Session, corpora: dict[str, Samples]) -> Evaluation:
+    """The evaluation on these parts, which first measures the statistics of normalisation of a model that has any."""
+    device, training, network = session.device, session.config.training, session.network
+    dtype, measuring = np.dtype(training.dtype), None
+    if network.measures:
+        measuring = Measuring(network, session.learner.corpus, training.seed, dtype, device)
+    slices, pace = session.has_master, session.transport.runtime.pace.evaluation
+    return Evaluation(network, corpora, dtype, session.clock, slices, device=device, measuring=measuring, pace=pace)
+
+
+def _say_start(session: Session, resume: bool) -> None:
+    config, transport, monitor = session.config, session.transport, session.monitor
+    ranks, workers = transport.size, session.workers
+    server = "a server and " if session.has_master else ""
+    idle = f", {len(idle_ranks(session))} idle" if idle_ranks(session) else ""
+    if session.team is not None:
+        sizes = sorted({len(team) for team in session.team.all[session.has_master :]})
+        idle = f", each a team of {' or '.join(map(str, sizes))} rank{'s' * (sizes[-1] > 1)}"
+    monitor.progress.line(
+        f"mpitrain {__version__}: {name_of(config.algorithm)} on {some(ranks, 'rank')} "
+        f"({server}{some(workers, 'worker')}{idle}), {some(transport.nodes, 'node')}, "
+        f"{some(transport.threads(config.run.threads), 'thread')} a rank, {session.device}"
+        + (f" ({session.device.why})" if session.device.why else "")
+    )
+    monitor.progress.line(
+        f"{config.data.import_ or config.data.path or 'embedded digits'}: {session.learner.corpus.samples:,} samples"
+        + (f", {session.network.classes} classes" if session.network.classes else "")
+        + f"; {config.model.preset or session.network.name}: "
+        f"{session.network.layout.size:,} parameters"
+        + (f"; resumed at epoch {session.state.trained / session.learner.corpus.samples:.2f}" if resume else "")
+    )
+    wants_more = session.config.algorithm.has_master or session.config.algorithm.workers(2) > 1
+    if ranks == 1 and wants_more and not transport.runtime.simulated and rank_of(os.environ, -1) < 0:
+        monitor.progress.line("1 rank: did you mean mpirun -n 4 python -m mpitrain …?")
+    place = {"samples": session.state.trained, "seconds": session.state.seconds}  # where a resumed run goes on
+    who = {"algorithm": name_of(config.algorithm), "ranks": ranks, "workers": workers}
+    monitor.write("start", **who, mpi=library(), resumed=resume, version=__version__, **place)
