@@ -68,12 +68,12 @@ def _number(environment: Mapping[str, str], names: Sequence[str], otherwise: int
     return next((int(environment[name]) for name in names if environment.get(name, "").isdigit()), otherwise)
 
 
-def announce(version: str, overrides: Sequence[str], places: Sequence[Path | None] = ()) -> None:
+def announce(version: str, overrides: Sequence[str], paths: Sequence[Path | None] = ()) -> None:
     """Let the first rank say that a training starts, before it loads MPI and NumPy and compiles, which may take long.
 
-    Numba's cache shows whether loops are compiled. `overrides` or the configurations at `places` may forbid the line.
+    Numba's cache shows whether loops are compiled. `overrides` or the configurations at `paths` may forbid the line.
     """
-    if rank_of(os.environ, 0) or _is_quiet(overrides, filter(None, places)):
+    if rank_of(os.environ, 0) or _is_quiet(overrides, filter(None, paths)):
         return
     ranks = ranks_of(os.environ)
     given = os.environ.get("NUMBA_CACHE_DIR")
@@ -84,9 +84,9 @@ def announce(version: str, overrides: Sequence[str], places: Sequence[Path | Non
         print(f"mpitrain {version} starts on {ranks} rank{'s' * (ranks > 1)}{cold}", flush=True)
 
 
-def _is_quiet(overrides: Sequence[str], places: Iterable[Path]) -> bool:
+def _is_quiet(overrides: Sequence[str], paths: Iterable[Path]) -> bool:
     told: list[object] = []
-    for file in filter(os.path.isfile, (each / "config.toml" if os.path.isdir(each) else each for each in places)):
+    for file in filter(os.path.isfile, (each / "config.toml" if os.path.isdir(each) else each for each in paths)):
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):  # reported when the file is loaded
             told.append(tomllib.loads(file.read_text(encoding="utf-8"))["run"]["progress"])
     words = (word.partition("=") for word in overrides)
@@ -134,8 +134,8 @@ def prepare_cache() -> None:
     """Give Numba a folder for its compiled loops where it can write neither to that of the user's variable, nor to the
     package, nor to the home folder: without one it compiles nothing."""
     given = os.environ.get("NUMBA_CACHE_DIR")
-    places = [Path(__file__).parent / "models" / "__pycache__", users_cache("numba"), *([Path(given)] if given else [])]
-    if not any(map(_writable, places)):
+    caches = [Path(__file__).parent / "models" / "__pycache__", users_cache("numba"), *([Path(given)] if given else [])]
+    if not any(map(_writable, caches)):
         with suppress(OSError):  # some commands need no loops
             os.environ["NUMBA_CACHE_DIR"] = _private_folder()
 
@@ -156,13 +156,13 @@ def _writable(folder: Path) -> bool:
 def _private_folder() -> str:
     """A temporary folder that belongs to this user alone; in memory where no disk can be written, as in a container."""
     try:
-        place = tempfile.gettempdir()
+        parent = tempfile.gettempdir()
     except FileNotFoundError:
-        place = "/dev/shm"
-    folder = Path(place) / f"mpitrain-{os.getuid()}"
+        parent = "/dev/shm"
+    folder = Path(parent) / f"mpitrain-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)
     if folder.stat().st_uid != os.getuid():
-        return tempfile.mkdtemp(prefix="mpitrain-", dir=place)
+        return tempfile.mkdtemp(prefix="mpitrain-", dir=parent)
     return str(folder)
 
 
@@ -210,7 +210,7 @@ def _told(controller: str, name: str) -> Iterator[str]:
         for line in OWN.read_text(errors="surrogateescape").splitlines():
             _, controllers, path = line.split(":", 2)
             if controller in controllers.split(","):
-                place = GROUPS / controller / path.lstrip("/")
-                for folder in (place, *place.parents):
+                own = GROUPS / controller / path.lstrip("/")
+                for folder in (own, *own.parents):
                     with suppress(OSError):
                         yield (folder / name).read_text().strip()

@@ -60,12 +60,12 @@ def answering(launch: str, nodes: Nodes) -> Nodes:
 def on_nodes(launch: str, nodes: Mapping[str, int]) -> str:
     """The launcher with the options that start ranks on these nodes alone; unchanged if its options are not known."""
     program, *rest = shlex.split(launch)
-    places = ",".join(f"{name}:{slots}" for name, slots in nodes.items())
+    hosts = ",".join(f"{name}:{slots}" for name, slots in nodes.items())
     if Path(program).name == "srun":
         # --overlap, so that the remains of a step that lost a node do not block a new step on the other nodes
         words = ["--overlap", f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
     elif Path(program).name in ("mpirun", "mpiexec"):
-        words = ["--host" if is_open_mpi(program) else "-hosts", places]
+        words = ["--host" if is_open_mpi(program) else "-hosts", hosts]
     else:
         return launch
     return shlex.join([program, *words, *rest])

@@ -62,10 +62,10 @@ def brief(seconds: float) -> str:
 
 
 def _scaled(value: float, units: tuple[str, ...]) -> str:
-    place = 0
-    while abs(value) >= 999.5 and place < len(units) - 1:
-        value, place = value / 1000, place + 1
-    return f"{value if abs(value) >= 0.05 else 0:.3g} {units[place]}"
+    unit = 0
+    while abs(value) >= 999.5 and unit < len(units) - 1:
+        value, unit = value / 1000, unit + 1
+    return f"{value if abs(value) >= 0.05 else 0:.3g} {units[unit]}"
 
 
 def run_name(style: int, name: str, marks: Sequence[str] = ()) -> Html:

@@ -41,9 +41,9 @@ def _draw(plot: Plot, runs: list[StoredRun], path: Path) -> None:
         for number, curve in plot.curves.items():
             seconds, samples, values = zip(*curve, strict=True)
             epochs = [count / runs[number].samples_of_epoch for count in samples]
-            place = {"seconds": seconds, "epochs": epochs, "staleness": samples}[by]
+            positions = {"seconds": seconds, "epochs": epochs, "staleness": samples}[by]
             style = {"color": COLOURS[number % 6], "linestyle": DASHES[number // 6 % 3], "linewidth": 1.4}
-            axes.plot(place, values, label=_plain(runs[number].name), **style)
+            axes.plot(positions, values, label=_plain(runs[number].name), **style)
         axes.set(xlabel=by, yscale="log" if plot.log else "linear")
         axes.grid(alpha=0.3)
         if plot.form == "percent":

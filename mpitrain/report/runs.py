@@ -87,9 +87,9 @@ class StoredRun:
 def read_runs(folders: list[Path]) -> list[StoredRun]:
     """The runs in these folders. Raises BadInput naming the first folder that is not a run or is given twice."""
     where = [folder.resolve() for folder in folders]
-    for place, folder in enumerate(where):
-        if folder in where[:place]:
-            raise BadInput(f"{folders[place]}: given twice")
+    for number, folder in enumerate(where):
+        if folder in where[:number]:
+            raise BadInput(f"{folders[number]}: given twice")
     depth = 1  # how many of the last components of its path name a run: as many as distinguish all folders
     while len({folder.parts[-depth:] for folder in where}) < len(where):
         depth += 1
@@ -103,7 +103,7 @@ def read_run(folder: Path, name: str) -> StoredRun:
     if not (folder / "metrics.jsonl").is_file():
         raise BadInput(f"{folder}: not a run folder, it has no metrics.jsonl")
     records, left_out = read_records(folder / "metrics.jsonl")
-    starts = [place for place, record in enumerate(records) if record["event"] == "start"]
+    starts = [number for number, record in enumerate(records) if record["event"] == "start"]
     last = {record["event"] for record in records[max(starts, default=0) :]}
     summary = read_summary(folder / "summary.json")
     if "end" not in last:  # the summary belongs to an earlier part: the run was resumed
@@ -115,7 +115,7 @@ def read_run(folder: Path, name: str) -> StoredRun:
     elif summary.get("exit_reason") != "finished":
         marks.append(str(summary.get("exit_reason")))
     marks += [kind for kind in ("phantom", "simulated") if summary and summary.get(kind)][:1]
-    if resumes := sum(bool(records[place].get("resumed")) for place in starts):
+    if resumes := sum(bool(records[number].get("resumed")) for number in starts):
         marks.append("resumed" if resumes == 1 else f"resumed {resumes} times")
     config, kept = read_config(folder / "config.toml"), without_repeated(records)
     marks += left_out
@@ -150,7 +150,7 @@ def without_repeated(records: list[Record]) -> list[Record]:
 
 def sessions(records: list[Record]) -> list[RunSession]:
     """The sessions of a run, from all its records, including those that a resume discarded."""
-    starts = [place for place, record in enumerate(records) if record["event"] == "start"]
+    starts = [number for number, record in enumerate(records) if record["event"] == "start"]
     return [_session(records[here:then], records[then:]) for here, then in pairwise([*starts, len(records)])]
 
 

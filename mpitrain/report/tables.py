@@ -152,9 +152,9 @@ def sessions(runs: list[StoredRun]) -> Html:
     for number, run in enumerate(runs):
         if len(run.sessions) < 2 and all(each.end in (ENDS["finished"], ALIVE) for each in run.sessions):
             continue
-        for place, each in enumerate(run.sessions):
+        for count, each in enumerate(run.sessions, 1):
             began, ended, repeated = (value / run.samples_of_epoch for value in (each.began, each.ended, each.repeated))
-            name = f"{run.name}, {place + 1} of {len(run.sessions)}"
+            name = f"{run.name}, {count} of {len(run.sessions)}"
             cells = [show(each.ranks, "count"), f"{show(began)} to {show(ended)}", show(each.seconds, "seconds")]
             lost = ", ".join(map(str, each.silent)) or "–"
             rows.append([run_name(number, name), *cells, show(repeated) if repeated else "–", lost, each.end])

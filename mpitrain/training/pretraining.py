@@ -210,4 +210,4 @@ def _copy(layer: Layer) -> Layer:
 
 def _starts(network: Network) -> list[int]:
     """The indices of the layers with parameters; the last one is the output layer."""
-    return [place for place, layer in enumerate(network.layers) if layer.parameters]
+    return [number for number, layer in enumerate(network.layers) if layer.parameters]

@@ -74,8 +74,8 @@ class Gradients(Method):
             self.roll.end(self._t, "the other ranks' next batch")
 
     def _require_sums(self) -> None:
-        for name, p, place in zip(self.flat.names, self.flat.parameters, self._views, strict=True):
-            if p.grad is not None and p.grad.data_ptr() != place.data_ptr():
+        for name, p, view in zip(self.flat.names, self.flat.parameters, self._views, strict=True):
+            if p.grad is not None and p.grad.data_ptr() != view.data_ptr():
                 line = f"optimizer.step: the gradient of {name} is this rank's alone"
                 raise BadInput(
                     f"{line}: backward sums gradients over the ranks, and was not called since the last step"
@@ -122,16 +122,16 @@ class Gradients(Method):
     @torch.no_grad()
     def _take(self, number: int) -> None:
         """Move a gradient to its place in the vector, times this rank's weight if the ranks' weights differ."""
-        p, place = self.flat.parameters[number], self._views[number]
+        p, view = self.flat.parameters[number], self._views[number]
         if p.grad is None:
-            place.zero_()
+            view.zero_()
             return
         self._used[number] = 1
-        if p.grad.data_ptr() != place.data_ptr():
-            place.copy_(p.grad)
+        if p.grad.data_ptr() != view.data_ptr():
+            view.copy_(p.grad)
         if not self._equal:
-            place.mul_(self._samples / self._together)
-        p.grad = place
+            view.mul_(self._samples / self._together)
+        p.grad = view
 
     @property
     def _equal(self) -> bool:
@@ -149,6 +149,6 @@ class Gradients(Method):
                 self.transport.wait(request, "the other ranks' gradients")
                 if self._equal:
                     np.multiply(self._sum[part], 1.0 / self.ranks, out=self._sum[part])
-        for p, place, used in zip(self.flat.parameters, self._views, self._used, strict=True):
-            p.grad = place if used else None
+        for p, view, used in zip(self.flat.parameters, self._views, self._used, strict=True):
+            p.grad = view if used else None
         self._sums += 1

@@ -68,7 +68,7 @@ class FlatModule:
     def bind(self, x: Array) -> None:
         """Let the module and its optimizer work on the parameters in `x`."""
         self.x, views = x, self.layout.views(torch.from_numpy(x))
-        self._places = [view.data_ptr() for view in views.values()]
+        self._pointers = [view.data_ptr() for view in views.values()]
         for p, view in zip(self.parameters, views.values(), strict=True):
             p.data = view
 
@@ -124,8 +124,8 @@ class FlatModule:
     def require_bound(self) -> None:
         """Raise BadInput naming a parameter that has got other memory, no longer needs a gradient, or needs one now and
         did not at the start."""
-        for name, p, place in zip(self.names, self.parameters, self._places, strict=True):
-            if p.data_ptr() != place:
+        for name, p, pointer in zip(self.names, self.parameters, self._pointers, strict=True):
+            if p.data_ptr() != pointer:
                 raise BadInput(f"model: {name} has got other memory within the block, as .to() or .half() give it")
             if not p.requires_grad:
                 raise BadInput(f"model: {name} needs no gradient any more: which ones do is settled by distribute")

@@ -100,7 +100,7 @@ def flattened(value: object, name: str, arrays: dict[str, Array], finite: bool =
         items = [[key, flattened(each, f"{name}/{key}", arrays, finite)] for key, each in value.items()]
         return {"kind": "dict", "items": items}
     if isinstance(value, list | tuple):
-        inner = [flattened(each, f"{name}/{place}", arrays, finite) for place, each in enumerate(value)]
+        inner = [flattened(each, f"{name}/{number}", arrays, finite) for number, each in enumerate(value)]
         return {"kind": "list" if isinstance(value, list) else "tuple", "items": inner}
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         arrays[name] = value.reshape(-1)

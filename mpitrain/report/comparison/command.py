@@ -122,19 +122,19 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
         say(f"warning: {line}")
     with relay.listening():
         for number, element in elements.items():
-            place = f"run {number} of 0 to {count - 1}  {element.shown}"
+            label = f"run {number} of 0 to {count - 1}  {element.shown}"
             if states[number] == "finished":
-                print(f"{place}: finished before", flush=True)
+                print(f"{label}: finished before", flush=True)
                 continue
             if relay.asked:
                 return True
-            print(f"{place}: {some(element.ranks, 'rank')} …", flush=True)
+            print(f"{label}: {some(element.ranks, 'rank')} …", flush=True)
             fault = printable(launching.run(element, starter(element), deadline, relay))
             log = printable(str(element.log))
             if relay.asked and element.state() != "finished":
-                print(f"{place}: stopped: {fault} (see {log})", flush=True)
+                print(f"{label}: stopped: {fault} (see {log})", flush=True)
                 return True
-            print(f"{place}: {f'failed: {fault} (see {log})' if fault else _outcome(element)}", flush=True)
+            print(f"{label}: {f'failed: {fault} (see {log})' if fault else _outcome(element)}", flush=True)
             if (run := element.finished()) is not None:
                 tables.require_tested(run, test_set)
     return False
