@@ -9,7 +9,7 @@ from mpitrain.checkpoint import BEST, delete, require_replaceable
 from mpitrain.checkpoint.lease import Lease, user
 from mpitrain.config import Config
 from mpitrain.errors import BadInput, naming
-from mpitrain.files import make_numbered
+from mpitrain.files import make_numbered, write_below
 from mpitrain.monitoring import trace
 from mpitrain.monitoring.records import Metrics, records_of
 from mpitrain.mpi import Transport, order
@@ -72,9 +72,11 @@ def _clear(folder: Path) -> None:
     with naming(folder):
         events = folder.glob("events.out.tfevents.*")
         orders = (folder / order.FOLDER).glob("*")
-        for left in (metrics, folder / trace.NAME, *events, *orders):
+        for left in (folder / trace.NAME, *events, *orders):
             left.unlink(missing_ok=True)
         delete(folder / "checkpoints" / BEST)
+    if metrics.exists():  # and not removed, as by it a report knows a run folder
+        write_below(folder, metrics.name, "")
     if restarts:
         records = Metrics(metrics)
         for each in restarts:

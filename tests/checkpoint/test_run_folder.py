@@ -19,6 +19,7 @@ import pytest
 from mpitrain.checkpoint import best_error, lease
 from mpitrain.checkpoint.lease import NAME, Lease
 from mpitrain.errors import BadInput
+from mpitrain.report.runs import read_run
 
 SHORT = ("--set", "algorithm.name=msgd", "--set", "training.epochs=1", "--set", "run.progress=none")
 STABILITY = ("stability", "--method", "admm", "--workers", "3", "--eta", "0.001", "--rho", "1")
@@ -104,6 +105,15 @@ def test_a_start_anew_forgets_the_best_model_of_the_first(tmp_path: Path, launch
         rmtree(path)
     assert launch(1, *words, "--set", "training.learning_rate=1e-7").status == 0
     assert first < 0.6 < best_error(best.parent) < 1
+
+
+def test_a_start_anew_leaves_a_run_folder_that_a_report_can_watch(tmp_path: Path, launch: Callable[..., Any]) -> None:
+    """Until it writes its first record, for which it may have to compile."""
+    words = ("--continue", "run", *SHORT)
+    assert launch(1, *words).status == 0
+    rmtree(tmp_path / "run" / "checkpoints")
+    assert launch(1, *words, "--set", "run.fallback=/nowhere").status == 2
+    assert read_run(tmp_path / "run", "run").name == "run"
 
 
 def test_a_configuration_of_the_users_is_not_replaced(tmp_path: Path, launch: Callable[..., Any]) -> None:
@@ -207,6 +217,7 @@ RACE = """
 import os, sys, time
 from pathlib import Path
 from mpitrain.errors import BadInput
+from mpitrain.report.runs import read_run
 from mpitrain.checkpoint.lease import NAME, Lease
 for number in range(10):
     folder = Path(f"run-{number}")
