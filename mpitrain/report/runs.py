@@ -81,6 +81,8 @@ class StoredRun:
     @property
     def progress(self) -> str:
         """How much of the training is done, and how long the rest will take at the speed of the current session."""
+        if not self.sessions:  # its first record is still to come
+            return "running"
         epochs, session = finite(self.config, "training.epochs"), self.sessions[-1]
         total, done = (epochs or 0.0) * self.samples_of_epoch, session.ended - session.began
         if not total or done <= 0:
