@@ -1,11 +1,12 @@
 """The run folder of a training: which one it is, reserved for this run before anything in it is looked at."""
 
+import shutil
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
 from mpitrain.api.options import TrainOptions
-from mpitrain.checkpoint import BEST, delete, require_replaceable
+from mpitrain.checkpoint import BEST, CONFIG, delete, require_replaceable
 from mpitrain.checkpoint.lease import Lease, user
 from mpitrain.config import Config
 from mpitrain.errors import BadInput, naming
@@ -47,11 +48,18 @@ class Reserved(ExitStack):
             if options.out is not None:
                 self._make(options.out, exist_ok=False)
             self._reserve(options.out or make_numbered(config.new_folder(), parents=True))
+            self.callback(self._forget_order)
         elif options.resume is None:
             require_replaceable(self.lease.folder)
             _clear(self.lease.folder)
         assert self.lease is not None
         self.told(self.lease.folder)
+
+    def _forget_order(self) -> None:
+        """Remove the order of events of a run that bad input has ended before it began, so that its folder is empty."""
+        folder = self.lease.find() if self.lease is not None else None
+        if folder is not None and not (folder / CONFIG).exists():
+            shutil.rmtree(folder / order.FOLDER, ignore_errors=True)
 
     def _reserve(self, folder: Path) -> None:
         self.lease = Lease(folder)

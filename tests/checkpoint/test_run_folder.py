@@ -124,9 +124,16 @@ def test_a_configuration_of_the_users_is_not_replaced(tmp_path: Path, launch: Ca
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml"]
 
 
-def test_bad_input_leaves_no_trace_of_a_lease(tmp_path: Path, launch: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--continue", "run", "--set", "model.preset=zhang2013-cnn"),
+        ("--out", "run", "--set", "run.record_order=true", "--set", "run.fallback=/nowhere"),
+    ],
+)
+def test_bad_input_leaves_no_trace_of_a_lease(tmp_path: Path, launch: Callable[..., Any], words: list[str]) -> None:
     """A folder that was made for the run goes."""
-    assert launch(1, "--continue", "run", "--set", "model.preset=zhang2013-cnn").status == 2
+    assert launch(1, *words).status == 2
     assert not (tmp_path / "run").exists()
 
 
