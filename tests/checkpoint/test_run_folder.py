@@ -197,6 +197,19 @@ def test_a_run_elsewhere_without_a_heartbeat_has_ended(folder: Path, monkeypatch
     assert waits
 
 
+@pytest.mark.parametrize("ahead", [-7200, 0, 7200])
+def test_a_report_sees_a_heartbeat_whatever_its_own_clock_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """That of the machine with the files counts."""
+    path, now = elsewhere(folder), time.time
+    monkeypatch.setattr(lease.time, "time", lambda: now() + ahead)
+    assert lease.in_use(folder)
+    os.utime(path, (now() - 1000,) * 2)
+    assert not lease.in_use(folder)
+    assert [path.name for path in folder.iterdir()] == [NAME]
+
+
 def test_a_requeued_job_does_not_wait_for_its_dead_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm counts the starts of a job; another step of the same start may live."""
     monkeypatch.setattr(lease, "SILENT", 1e6)
