@@ -31,6 +31,7 @@ THREADS = ("SLURM_CPUS_PER_TASK", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 #: Where Linux shows the control groups, by which Slurm, Docker and Kubernetes limit what processes may use, and the
 #: file that names those of this process.
 GROUPS, OWN = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
+LOOPS = 8e6  # bytes; twice what all compiled loops take
 
 
 def option(
@@ -132,11 +133,13 @@ def prepare_environment() -> None:
 
 def prepare_cache() -> None:
     """Give Numba a folder for its compiled loops where it can write neither to that of the user's variable, nor to the
-    package, nor to the home folder: without one it compiles nothing."""
+    package, nor to the home folder, or where the first that it can write to is full: it compiles only what it can
+    keep."""
     given = os.environ.get("NUMBA_CACHE_DIR")
-    caches = [Path(__file__).parent / "models" / "__pycache__", users_cache("numba"), *([Path(given)] if given else [])]
-    if not any(map(_writable, caches)):
-        with suppress(OSError):  # some commands need no loops
+    caches = [*([Path(given)] if given else []), Path(__file__).parent / "models" / "__pycache__", users_cache("numba")]
+    taken = next((there for there in map(_existing, caches) if os.access(there, os.W_OK | os.X_OK)), None)
+    with suppress(OSError):  # some commands need no loops
+        if taken is None or _is_full(taken):
             os.environ["NUMBA_CACHE_DIR"] = _private_folder()
 
 
@@ -146,18 +149,27 @@ def users_cache(name: str) -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), name)
 
 
-def _writable(folder: Path) -> bool:
-    """Whether files can be created in the folder, which is created first if necessary."""
+def _existing(folder: Path) -> Path:
+    """The folder, or that in which it can be created."""
     while not os.path.exists(folder):  # unlike Path.exists, also below a folder that may not be searched
         folder = folder.parent
-    return os.access(folder, os.W_OK | os.X_OK)
+    return folder
+
+
+def _is_full(folder: Path | str) -> bool:
+    """Whether compiled loops have no room on the folder's disk."""
+    left = os.statvfs(folder)
+    return left.f_blocks > 0 and left.f_bavail * left.f_frsize < LOOPS  # some file systems do not say
 
 
 def _private_folder() -> str:
-    """A temporary folder that belongs to this user alone; in memory where no disk can be written, as in a container."""
+    """A temporary folder that belongs to this user alone; in memory where the disk cannot be written, as in a
+    container, or is full."""
     try:
         parent = tempfile.gettempdir()
     except FileNotFoundError:
+        parent = "/dev/shm"
+    if _is_full(parent):
         parent = "/dev/shm"
     folder = Path(parent) / f"mpitrain-{os.getuid()}"
     folder.mkdir(mode=0o700, exist_ok=True)

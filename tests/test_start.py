@@ -211,3 +211,29 @@ def test_a_program_has_a_folder_for_compiled_loops(given: str | None, words: lis
     assert done.stdout == f"{'/dev/shm' if words else tmp_path}/mpitrain-{os.getuid()}\n"
     with suppress(OSError):  # somebody's loops are in it
         Path(done.stdout.strip()).rmdir()
+
+
+#: The same, where the disks of these folders are full.
+FULL = """
+import os, sys
+from types import SimpleNamespace
+os.statvfs = lambda folder: SimpleNamespace(f_blocks=9, f_frsize=4096, f_bavail=9 if str(folder) in sys.argv else 1e6)
+import mpitrain
+print(os.environ["NUMBA_CACHE_DIR"])
+"""
+
+
+@pytest.mark.parametrize(("full", "place"), [("", "given"), ("given", "tmp"), ("given tmp", "/dev/shm")])
+def test_compiled_loops_go_where_there_is_room(full: str, place: str, tmp_path: Path) -> None:
+    """On a full disk Numba fails as soon as it has compiled one."""
+    folders = {name: tmp_path / name for name in ("given", "tmp")}
+    for folder in folders.values():
+        folder.mkdir()
+    environment = {**os.environ, "TMPDIR": str(folders["tmp"]), "NUMBA_CACHE_DIR": str(folders["given"])}
+    program = [sys.executable, "-c", FULL, *(str(folders[name]) for name in full.split())]
+    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=60, check=True)
+    own = f"{folders.get(place, place)}/mpitrain-{os.getuid()}" if full else folders[place]
+    assert done.stdout == f"{own}\n"
+    if full:
+        with suppress(OSError):  # somebody's loops are in it
+            Path(done.stdout.strip()).rmdir()

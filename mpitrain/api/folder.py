@@ -1,14 +1,15 @@
 """The run folder of a training: which one it is, reserved for this run before anything in it is looked at."""
 
+import shutil
 from contextlib import ExitStack
 from pathlib import Path
 
 from mpitrain.api.options import TrainOptions
-from mpitrain.checkpoint import BEST, delete, require_replaceable
+from mpitrain.checkpoint import BEST, CONFIG, delete, require_replaceable
 from mpitrain.checkpoint.lease import Lease, user
 from mpitrain.config import Config
 from mpitrain.errors import BadInput, naming
-from mpitrain.files import make_numbered
+from mpitrain.files import make_numbered, write_below
 from mpitrain.monitoring import trace
 from mpitrain.monitoring.records import Metrics, records_of
 from mpitrain.mpi import Transport, order
@@ -44,9 +45,16 @@ class Reserved(ExitStack):
             if options.out is not None:
                 self._make(options.out, exist_ok=False)
             self._reserve(options.out or make_numbered(config.new_folder(), parents=True))
+            self.callback(self._forget_order)
         elif options.resume is None:
             require_replaceable(self.lease.folder)
             _clear(self.lease.folder)
+
+    def _forget_order(self) -> None:
+        """Remove the order of events of a run that bad input has ended before it began, so that its folder is empty."""
+        folder = self.lease.find() if self.lease is not None else None
+        if folder is not None and not (folder / CONFIG).exists():
+            shutil.rmtree(folder / order.FOLDER, ignore_errors=True)
 
     def _reserve(self, folder: Path) -> None:
         self.lease = Lease(folder)
@@ -67,9 +75,11 @@ def _clear(folder: Path) -> None:
     with naming(folder):
         events = folder.glob("events.out.tfevents.*")
         orders = (folder / order.FOLDER).glob("*")
-        for left in (metrics, folder / trace.NAME, *events, *orders):
+        for left in (folder / trace.NAME, *events, *orders):
             left.unlink(missing_ok=True)
         delete(folder / "checkpoints" / BEST)
+    if metrics.exists():  # and not removed, as by it a report knows a run folder
+        write_below(folder, metrics.name, "")
     if restarts:
         records = Metrics(metrics)
         for each in restarts:

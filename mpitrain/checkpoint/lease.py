@@ -144,23 +144,13 @@ class Lease:
 
     def _gives_heartbeat(self, holder: Holder, renewed: float) -> bool:
         """Whether the file is renewed within SILENT seconds."""
-        silent = min(max(self._now() - renewed, 0.0), SILENT)
+        silent = min(max(_now(self._open) - renewed, 0.0), SILENT)
         end = time.monotonic() + SILENT - silent
         while time.monotonic() < end:
             if _read(NAME, self._open) != (holder, renewed):
                 return True
             time.sleep(POLL_INTERVAL)
         return False
-
-    def _now(self) -> float:
-        """The current time of the file system's clock."""
-        probe = f".{NAME}.{self._mine.token}"
-        handle = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=self._open)
-        try:
-            return os.fstat(handle).st_mtime
-        finally:
-            os.close(handle)
-            os.unlink(probe, dir_fd=self._open)
 
     def _beat(self) -> None:
         """Renew the file until `release`. A run that was taken for dead, as after a long suspension, ends itself."""
@@ -200,8 +190,31 @@ def in_use(folder: Path) -> bool:
     """Whether a living run uses the folder. A run on another machine counts as living if it has given a heartbeat."""
     holder = user(folder)
     with suppress(OSError):
-        return holder is not None and bool(holder.lives or time.time() - (folder / NAME).stat().st_mtime < SILENT)
+        return holder is not None and bool(holder.lives or _silence(folder) < SILENT)
     return False
+
+
+def _silence(folder: Path) -> float:
+    """Seconds since the last heartbeat; by this machine's clock where the folder cannot be written."""
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        now = time.time()
+        with suppress(OSError):
+            now = _now(handle)
+        return now - _read(NAME, handle)[1]
+    finally:
+        os.close(handle)
+
+
+def _now(folder: int) -> float:
+    """The current time of the clock of an open folder's file system."""
+    probe = f".{NAME}.{uuid4().hex}"
+    handle = os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644, dir_fd=folder)
+    try:
+        return os.fstat(handle).st_mtime
+    finally:
+        os.close(handle)
+        os.unlink(probe, dir_fd=folder)
 
 
 def _read(path: Path | str, folder: int | None = None) -> tuple[Holder, float]:

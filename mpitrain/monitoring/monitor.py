@@ -237,11 +237,13 @@ class MasterMonitor(Monitor):
     # ---- the run folder
 
     def _look_for_folder(self) -> None:
-        """End the training if the run folder was moved or deleted."""
+        """End the training if the run folder was moved or deleted; restore its file of records."""
         if self.gone:
             return
         found = self.find()
-        if found != self.folder:
+        if found == self.folder:
+            self.metrics.restore()
+        else:
             self.gone = "deleted" if found is None else "moved"
             where = "" if found is None else f" to {found}"
             self.warn(f"{self.folder} was {self.gone}{where}: the training ends with a checkpoint")

@@ -89,13 +89,18 @@ class Metrics:
             self._raised = True
 
     def move(self, path: Path) -> None:
-        """Append to the file at `path` from now on: the same file, moved, or a copy of it."""
+        """Append to the file at `path` from now on: the same file, moved, or a copy of it if there is none."""
         with suppress(OSError, BadInput):
             if not path.exists():
                 self._file.seek(0)
                 write_below(path.parent, path.name, self._file.readall())
                 self._file = io.FileIO(_own(path, os.O_RDWR), "a+")
             self.path = path
+
+    def restore(self) -> None:
+        """Write the file again if it was deleted, but not its folder."""
+        if not os.fstat(self._file.fileno()).st_nlink:
+            self.move(self.path)
 
     def _append(self, line: bytes) -> None:
         size = self._file.seek(0, os.SEEK_END)

@@ -54,7 +54,7 @@ def _watch(folders: list[Path], runs: list[StoredRun], out: Path, title: str, se
     print(f"{printable(str(out))}: written every {seconds} s; Ctrl-C ends this", flush=True)
     in_vain = 0  # pages in succession during which no process worked on any run
     try:
-        while any(run.summary is None and not run.failed for run in runs) and in_vain * seconds < PATIENCE:
+        while not all(run.over for run in runs) and in_vain * seconds < PATIENCE:
             write_whole(out, page(runs, title, watch=seconds))
             time.sleep(seconds)
             runs = read_runs(folders)

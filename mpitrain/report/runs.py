@@ -38,7 +38,7 @@ class StoredRun:
     config: Record  # "training.epochs" → value
     records: list[Record]  # without those that a later resume discarded
     summary: Record | None  # None if the run is not finished
-    failed: bool  # whether its last session ended with an error
+    failed: bool  # whether its last session ended with an error, and none was announced to follow
     marks: list[str]  # remarks that a reader should know before comparing it
     sessions: list[RunSession]
     running: bool  # whether a process uses the folder
@@ -55,6 +55,11 @@ class StoredRun:
     def finished(self) -> bool:
         """Whether the training was completed."""
         return self.summary is not None and self.summary.get("exit_reason") == "finished"
+
+    @property
+    def over(self) -> bool:
+        """Whether its records end, as far as is known: `launch` starts a run again that has lost a rank."""
+        return self.summary is not None or (self.failed and not any(last.silent for last in self.sessions[-1:]))
 
     @property
     def results(self) -> Record:
@@ -76,6 +81,8 @@ class StoredRun:
     @property
     def progress(self) -> str:
         """How much of the training is done, and how long the rest will take at the speed of the current session."""
+        if not self.sessions:  # its first record is still to come
+            return "running"
         epochs, session = finite(self.config, "training.epochs"), self.sessions[-1]
         total, done = (epochs or 0.0) * self.samples_of_epoch, session.ended - session.began
         if not total or done <= 0:
@@ -108,7 +115,7 @@ def read_run(folder: Path, name: str) -> StoredRun:
     summary = read_summary(folder / "summary.json")
     if "end" not in last:  # the summary belongs to an earlier part: the run was resumed
         summary = None
-    failed, marks = "failed" in last, list[str]()
+    failed, marks = "failed" in last and "restart" not in last, list[str]()
     running = summary is None and not failed and in_use(folder)
     if summary is None:
         marks += [] if running else ["failed" if failed else "unfinished"]

@@ -19,6 +19,7 @@ import pytest
 from mpitrain.checkpoint import best_error, lease
 from mpitrain.checkpoint.lease import NAME, Lease
 from mpitrain.errors import BadInput
+from mpitrain.report.runs import read_run
 
 SHORT = ("--set", "algorithm.name=msgd", "--set", "training.epochs=1", "--set", "run.progress=none")
 STABILITY = ("stability", "--method", "admm", "--workers", "3", "--eta", "0.001", "--rho", "1")
@@ -106,6 +107,15 @@ def test_a_start_anew_forgets_the_best_model_of_the_first(tmp_path: Path, launch
     assert first < 0.6 < best_error(best.parent) < 1
 
 
+def test_a_start_anew_leaves_a_run_folder_that_a_report_can_watch(tmp_path: Path, launch: Callable[..., Any]) -> None:
+    """Until it writes its first record, for which it may have to compile."""
+    words = ("--continue", "run", *SHORT)
+    assert launch(1, *words).status == 0
+    rmtree(tmp_path / "run" / "checkpoints")
+    assert launch(1, *words, "--set", "run.fallback=/nowhere").status == 2
+    assert read_run(tmp_path / "run", "run").name == "run"
+
+
 def test_a_configuration_of_the_users_is_not_replaced(tmp_path: Path, launch: Callable[..., Any]) -> None:
     """As where --continue is given the folder of a project."""
     (tmp_path / "config.toml").write_text("[training]\nepochs = 1\n")
@@ -114,9 +124,16 @@ def test_a_configuration_of_the_users_is_not_replaced(tmp_path: Path, launch: Ca
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.toml"]
 
 
-def test_bad_input_leaves_no_trace_of_a_lease(tmp_path: Path, launch: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--continue", "run", "--set", "model.preset=zhang2013-cnn"),
+        ("--out", "run", "--set", "run.record_order=true", "--set", "run.fallback=/nowhere"),
+    ],
+)
+def test_bad_input_leaves_no_trace_of_a_lease(tmp_path: Path, launch: Callable[..., Any], words: list[str]) -> None:
     """A folder that was made for the run goes."""
-    assert launch(1, "--continue", "run", "--set", "model.preset=zhang2013-cnn").status == 2
+    assert launch(1, *words).status == 2
     assert not (tmp_path / "run").exists()
 
 
@@ -180,6 +197,19 @@ def test_a_run_elsewhere_without_a_heartbeat_has_ended(folder: Path, monkeypatch
     assert waits
 
 
+@pytest.mark.parametrize("ahead", [-7200, 0, 7200])
+def test_a_report_sees_a_heartbeat_whatever_its_own_clock_says(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
+) -> None:
+    """That of the machine with the files counts."""
+    path, now = elsewhere(folder), time.time
+    monkeypatch.setattr(lease.time, "time", lambda: now() + ahead)
+    assert lease.in_use(folder)
+    os.utime(path, (now() - 1000,) * 2)
+    assert not lease.in_use(folder)
+    assert [path.name for path in folder.iterdir()] == [NAME]
+
+
 def test_a_requeued_job_does_not_wait_for_its_dead_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Slurm counts the starts of a job; another step of the same start may live."""
     monkeypatch.setattr(lease, "SILENT", 1e6)
@@ -207,6 +237,7 @@ RACE = """
 import os, sys, time
 from pathlib import Path
 from mpitrain.errors import BadInput
+from mpitrain.report.runs import read_run
 from mpitrain.checkpoint.lease import NAME, Lease
 for number in range(10):
     folder = Path(f"run-{number}")

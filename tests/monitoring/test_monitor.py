@@ -53,6 +53,9 @@ class Written(list):
     def write(self, event: str, **fields: Any) -> None:
         self.append({"event": event, **fields})
 
+    def restore(self) -> None:
+        """Nothing: it is no file."""
+
 
 class Run:
     """A monitor of epochs of 10 samples, its state, and its clock; `numbers` are a checkpoint's."""
@@ -432,6 +435,22 @@ def test_a_record_that_was_cut_is_dropped(tmp_path: Path) -> None:
     assert [json.loads(line) for line in path.read_text().splitlines()] == [
         {"event": "start", "samples": samples} for samples in (0, 5)
     ]
+
+
+def test_records_that_were_deleted_are_written_again(run: Run, tmp_path: Path) -> None:
+    """All of them, with the next one; but not into another folder in the place of the run's."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    path, monitor = folder / "metrics.jsonl", run.monitor
+    monitor.metrics, monitor.folder, monitor.find = Metrics(path), folder, lambda: folder
+    monitor.write("start", samples=0)
+    path.unlink()
+    train(run, [8.0], 2.0)
+    assert [record["event"] for record in map(json.loads, path.read_text().splitlines())] == ["start", "train"]
+    path.unlink()
+    monitor.find = lambda: None
+    train(run, [8.0], 2.0)
+    assert not path.exists()
 
 
 class Full:

@@ -236,6 +236,16 @@ def test_a_running_run_says_how_far_it_is(tmp_path: Path) -> None:
     assert read_runs([folder])[0].marks == ["unfinished"]
 
 
+@pytest.mark.parametrize("records", [[], curve(2)[1:]])
+def test_a_run_that_has_recorded_no_start_is_running(tmp_path: Path, records: list[dict[str, Any]]) -> None:
+    """Its first record is still to come, or was lost."""
+    folder = write_run(tmp_path / "a", records=records)
+    lease = Lease(folder)
+    (run,) = read_runs([folder])
+    lease.release()
+    assert run.marks == ["running"] and page([run], "a")
+
+
 def test_minibatch_and_rate_are_in_the_table_and_the_rate_is_drawn(tmp_path: Path) -> None:
     settings = {"minibatch": 77, "learning_rate": 0.123}
     runs = read_runs([write_run(tmp_path / "a", "msgd", curve(3, learning_rate=0.5), training=settings)])

@@ -91,9 +91,24 @@ def test_the_report_shows_them(tmp_path: Path) -> None:
     assert "Sessions" not in page(runs[2:], "title")
 
 
-def test_a_failed_run_is_not_watched_for_ever(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "run", records=FAILED)
-    assert not main(["report", str(run), "--watch", "3600"])
+@pytest.mark.parametrize(
+    ("records", "pages"),
+    [
+        ([*FAILED[:-1], {"event": "failed", "text": "net.py: no such module"}], 0),
+        (FAILED, 6),  # of 100 s: `launch` may start it again
+        ([*FAILED, LOST], 6),
+        ([*FAILED[:-1], {"event": "failed", "text": "exit status 1"}, LOST], 6),
+    ],
+)
+def test_a_failed_run_is_watched_where_it_may_start_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, records: list[dict[str, Any]], pages: int
+) -> None:
+    """That is, after the loss of a rank, or where a restart was said; but not for ever."""
+    waited = list[float]()
+    monkeypatch.setattr("mpitrain.report.command.time.sleep", waited.append)
+    run = write_run(tmp_path / "run", records=records)
+    assert not main(["report", str(run), "--watch", "100"])
+    assert waited == [100] * pages
     assert "data-watch" not in (run / "report.html").read_text().partition("<head>")[0]
 
 
