@@ -120,16 +120,17 @@ def _save(session: Session, monitor: MasterMonitor, stopped: bool, needed: bool)
 
 
 def _write_summary(session: Session, monitor: MasterMonitor, fields: Record, said: Record | None) -> None:
-    """Write the last record and the summary; `said`: an existing summary, kept if the exit reason is the same."""
+    """Write the summary, and the last record, by which it is known to be there; `said`: an existing summary, kept if
+    the exit reason is the same."""
     if said is not None and said["exit_reason"] != fields["exit_reason"]:
         said = None
-    monitor.write("end", **(said or fields))
     if said is None:
         text = summary_text(fields)
         session.transport.alive_while(lambda: write_below(monitor.folder, "summary.json", text))
     else:
         epochs = session.config.training.epochs
         monitor.progress.line(f"nothing left to train (training.epochs = {epochs:g}): model and results are unchanged")
+    monitor.write("end", **(said or fields))
     monitor.progress.close()
     if session.saver is not None:
         with suppress(BadInput):

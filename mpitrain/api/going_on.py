@@ -15,6 +15,7 @@ from typing import Literal, cast
 import msgspec
 
 from mpitrain import checkpoint
+from mpitrain.api.finish import STATUS
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.shared import share_state
 from mpitrain.api.spares import SPARE
@@ -24,10 +25,11 @@ from mpitrain.checkpoint.lease import Holder
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import Overdue, RankLost, named, say, some
 from mpitrain.monitoring.monitor import MasterMonitor
-from mpitrain.monitoring.restarts import restarted
+from mpitrain.monitoring.restarts import ended, restarted
 from mpitrain.mpi import Transport
-from mpitrain.mpi.agreement import agreed
+from mpitrain.mpi.agreement import agreed, of_first
 from mpitrain.mpi.enduring import EnduringCommunicator
+from mpitrain.signals import STOPPED
 from mpitrain.start import stopped_ranks
 from mpitrain.training.context import Session
 
@@ -103,9 +105,10 @@ class LostRanks:
                     raise
                 _end_silent(transport, communicator, error.silent)
 
-    def resumed(self, transport: Transport, options: TrainOptions) -> TrainOptions | None:
-        """Save what the ranks have, and say and record the loss. Returns the options to resume with, or None if fewer
-        than run.least_ranks are left. Collective; raises BadInput, and RankLost, after which it can be called again."""
+    def resumed(self, transport: Transport, options: TrainOptions) -> TrainOptions | int:
+        """Save what the ranks have, and say and record the loss. Returns the options to resume with; or an exit status,
+        if fewer than run.least_ranks are left, or the training has ended. Collective; raises BadInput, and RankLost,
+        after which it can be called again."""
         session = self._session
         had = [msgspec.json.decode(text, type=Had) for text in transport.gather_texts(self._had(), WHAT)]
         one = next((each for each in had if each.run), None)
@@ -115,7 +118,9 @@ class LostRanks:
         run = options.continued
         if run is None or not options.ranks:
             self._end(transport, "none is left that has trained")
-            return None
+            return STOPPED
+        if reason := of_first(transport, lambda: ended(run / "metrics.jsonl").encode(), "the end").decode():
+            return STATUS[reason]  # the first rank may have left before it heard of the loss
         active = [each.kind for each in had if each.kind != "spare"]
         if len({*active}) == 1:  # else some have not begun to train, and there is hardly more than is saved
             part = transport if len(active) == transport.size else transport.first(len(active))
@@ -131,7 +136,7 @@ class LostRanks:
             return replace(options, spare=self._spare)
         if transport.rank == 0:
             say(f"run.least_ranks is {options.least_ranks}; --resume {run} continues")
-        return None
+        return STOPPED
 
     def _had(self) -> str:
         session, spare = self._session, self._spare

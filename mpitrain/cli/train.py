@@ -11,7 +11,7 @@ from mpitrain.mpi import Transport, abort_on_exception
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.enduring import tolerant, world
 from mpitrain.mpi.process import PROCESS
-from mpitrain.signals import STOPPED, Stop
+from mpitrain.signals import Stop
 from mpitrain.start import first_deadline
 
 
@@ -45,10 +45,11 @@ def outlasting(transport: Transport, given: Callable[[], TrainOptions], stop: St
         resumes = loss is not None
         try:
             if loss is not None:
-                told, loss = loss.resumed(transport, told), None
+                found, loss = loss.resumed(transport, told), None
                 gc.collect()  # frees the vectors and samples from before the loss
-                if told is None:
-                    return STOPPED
+                if isinstance(found, int):
+                    return found
+                told = found
             told = told or agreed(transport, given, "the command line")
             return configured(transport, told, stop)
         except Overdue as error:

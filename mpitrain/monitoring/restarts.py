@@ -30,6 +30,12 @@ def restarted(metrics: Path, lost: Sequence[int], how: str, samples: int, reache
         Metrics(metrics).write("restart", text=text, samples=samples, repeated=reached - samples, lost_ranks=pairs)
 
 
+def ended(metrics: Path) -> str:
+    """The `exit_reason` of a training that has written its summary since it last started; otherwise ""."""
+    last = next(records_of(metrics, "start", "restart", "failed", "end"), None)
+    return str(last["exit_reason"]) if last is not None and last["event"] == "end" else ""
+
+
 def last_evaluated(metrics: Path, trained: int) -> int:
     """After how many samples the last evaluation on record began, of a training that goes on after `trained` samples;
     0 if there is none. What was recorded before a start is of this training up to where that start went on."""

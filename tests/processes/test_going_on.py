@@ -195,6 +195,16 @@ def test_a_rank_that_stands_still_where_the_others_make_a_communicator_is_left_b
 
 
 @enduring
+def test_a_rank_that_is_lost_after_the_end_changes_nothing(tmp_path: Path) -> None:
+    """Once the others trained on: they recorded a restart, and a second end."""
+    victim = Fault("thread", ["await written", f"lose {KILL}"], 1)
+    ended = Fault("mpitrain.api.finish._write_summary", ["touch written", "await lost 20", "sleep 2"], 0, after=True)
+    trained(tmp_path, 3, "asgd", victim, ended)
+    kinds = ("start", "end", "restart", "failed")
+    assert [each["event"] for each in records_of(tmp_path / "run" / "metrics.jsonl", *kinds)] == ["end", "start"]
+
+
+@enduring
 def test_fewer_than_the_least_ranks_end_with_what_they_have(tmp_path: Path) -> None:
     """The status is that of a training to be continued; what the ranks had is saved."""
     faulty = program(*faults("training", 2, KILL))
