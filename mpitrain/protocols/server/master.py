@@ -12,7 +12,7 @@ class Master(Trainer):
 
     def __init__(self, session: Session, centre: Centre, workers: list[int]) -> None:
         super().__init__(session)
-        self.centre, self.workers = centre, workers
+        self.centre, self.workers, self._senders = centre, workers, frozenset(workers)
         self.transport, self.state, self.counters = session.transport, session.state, session.counters
         self.finished: set[int] = set()  # workers who train no more
         self._told = False
@@ -20,10 +20,8 @@ class Master(Trainer):
 
     def serve(self) -> None:
         """Serve the workers until each has finished."""
-        self.transport.until(
-            lambda: len(self.finished) == len(self.workers),
-            *("any worker", self.workers, self._attend, self.centre.poll_interval),
-        )
+        polls = self._attend, self.centre.poll_interval
+        self.transport.until(lambda: len(self.finished) == len(self.workers), "any worker", self.workers, *polls)
 
     def handle(self, sender: int, message: FromWorker) -> None:
         """Do what a worker's message asks for. Raises WireError naming the worker if the message was not due."""
@@ -61,7 +59,7 @@ class Master(Trainer):
         busy = False
         while (arrived := TO_MASTER.poll(self.transport)) is not None:
             sender, envelope = arrived
-            if sender not in self.workers:
+            if sender not in self._senders:
                 raise WireError(f"rank {sender} is no worker of this master")
             self.session.stop.flag |= envelope.stopping
             self.counters.traffic[sender] = envelope.traffic
