@@ -305,6 +305,13 @@ def test_bytes_that_are_not_text_are_refused() -> None:
         configuration.load(None, ["run.out=a\udcff"])
 
 
+@pytest.mark.parametrize("context", ["[1,-1]", "[1,2,3]"])
+def test_a_context_is_one_or_two_numbers_of_frames(context: str) -> None:
+    """None below 0."""
+    with pytest.raises(BadInput, match=r"data\.context"):
+        configuration.load(None, [f"data.context={context}"])
+
+
 def test_a_list_without_brackets_is_shown_with_them() -> None:
     """What users write for it: 5,5."""
     with pytest.raises(BadInput, match=r"data\.context: .*\[5,5\]"):

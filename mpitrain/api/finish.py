@@ -162,7 +162,7 @@ def _doubts(session: Session, monitor: MasterMonitor) -> list[str]:
     if last is not None and 0 < least < last:
         found.append(f"the last epoch's loss is {last:.3g}, above the first minibatch's {least:.3g}")
     for key, value in monitor.results.items():
-        if key.endswith("_loss") and isinstance(value, float) and not isfinite(value):
+        if key in ("dev_loss", "test_loss") and isinstance(value, float) and not isfinite(value):
             found.append(f"the {key.replace('_', ' ')} is not finite")
     counts, part = origin.class_counts(monitor.folder), "test" if "test_error" in monitor.results else "dev"
     error, evaluation = monitor.results.get(f"{part}_error"), monitor.evaluation

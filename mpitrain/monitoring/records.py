@@ -98,9 +98,10 @@ class Metrics:
             self.path = path
 
     def restore(self) -> None:
-        """Write the file again if it was deleted, but not its folder."""
-        if not os.fstat(self._file.fileno()).st_nlink:
-            self.move(self.path)
+        """Write the file again if it was deleted, but not its folder; as far as that is possible."""
+        with suppress(OSError):  # such as a stale handle, if another node has deleted it
+            if not os.fstat(self._file.fileno()).st_nlink:
+                self.move(self.path)
 
     def _append(self, line: bytes) -> None:
         size = self._file.seek(0, os.SEEK_END)

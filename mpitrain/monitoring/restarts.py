@@ -31,7 +31,7 @@ def restarted(metrics: Path, lost: Sequence[int], how: str, samples: int, reache
 
 
 def ended(metrics: Path) -> str:
-    """The `exit_reason` of a training that has written its summary since it last started; otherwise ""."""
+    """The `exit_reason` of a training whose last record of these is that of its end; otherwise ""."""
     last = next(records_of(metrics, "start", "restart", "failed", "end"), None)
     return str(last["exit_reason"]) if last is not None and last["event"] == "end" else ""
 

@@ -1,5 +1,5 @@
 """Load and start MPI, and refuse the launcher of another MPI, which starts processes that do not know of each other;
-and which MPI it is.
+tell which MPI it is.
 
 Importing this module loads MPI, after the settings that it must find then; `initialise` starts it.
 """

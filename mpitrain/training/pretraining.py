@@ -9,8 +9,8 @@ replaced by the next hidden layer and a new output layer, and the whole is train
 Hinton, Osindero & Teh 2006). The first machine's visible units are Gaussian, for real-valued inputs of about unit
 variance; the others' are the sigmoid units below. A machine starts from small weights of its own: the network's are so
 large that its hidden units are saturated, which suits back-propagation and leaves a machine nothing to learn. The
-output layer is not changed. A step is one of contrastive divergence (Hinton, Training products of experts by minimizing
-contrastive divergence, Neural Computation 2002; A practical guide to training RBMs, 2010).
+output layer is not changed. A machine's step is one of contrastive divergence (Hinton, Training products of experts by
+minimizing contrastive divergence, Neural Computation 2002; A practical guide to training RBMs, 2010).
 """
 
 import copy

@@ -131,7 +131,9 @@ def test_a_configuration_of_the_users_is_not_replaced(tmp_path: Path, launch: Ca
         ("--out", "run", "--set", "run.record_order=true", "--set", "run.fallback=/nowhere"),
     ],
 )
-def test_bad_input_leaves_no_trace_of_a_lease(tmp_path: Path, launch: Callable[..., Any], words: list[str]) -> None:
+def test_bad_input_leaves_no_trace_of_a_lease(
+    tmp_path: Path, launch: Callable[..., Any], words: tuple[str, ...]
+) -> None:
     """A folder that was made for the run goes."""
     assert launch(1, *words).status == 2
     assert not (tmp_path / "run").exists()
@@ -237,7 +239,6 @@ RACE = """
 import os, sys, time
 from pathlib import Path
 from mpitrain.errors import BadInput
-from mpitrain.report.runs import read_run
 from mpitrain.checkpoint.lease import NAME, Lease
 for number in range(10):
     folder = Path(f"run-{number}")

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -451,6 +452,22 @@ def test_records_that_were_deleted_are_written_again(run: Run, tmp_path: Path) -
     monitor.find = lambda: None
     train(run, [8.0], 2.0)
     assert not path.exists()
+
+
+def test_a_stale_handle_of_the_records_ends_no_training(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As where another node has deleted the file from a file server."""
+
+    def stale(handle: int) -> os.stat_result:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+
+    monitor = run.monitor
+    monitor.metrics, monitor.folder, monitor.find = Metrics(tmp_path / "metrics.jsonl"), tmp_path, lambda: tmp_path
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fstat", stale)
+        train(run, [8.0], 2.0)
+    assert (tmp_path / "metrics.jsonl").read_text().count("\n") == 1
 
 
 class Full:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
 from mpitrain.__main__ import main
@@ -65,8 +66,8 @@ def trained(
             session.team = Team(transport, divide(team, transport.node_leaders, session.has_master))
             session.members = [members[0] for members in session.team.all]
             if session.team.leads:
-                learner, own = session.learner, {"seed": session.learner.seed, "clip_norm": session.learner.clip_norm}
-                session.learner = Leading(session.team, session.network, learner.corpus, dtype="float64", **own)
+                how_to_learn = replace(session.config.training, dtype="float64")
+                session.learner = Leading(session.team, session.network, session.learner.corpus, how_to_learn)
         PROTOCOLS[session.config.algorithm.protocol](session)
         transport.leave()
         return session

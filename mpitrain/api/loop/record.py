@@ -71,8 +71,8 @@ class RunRecord(ExitStack):
                 "parameters_sha256": parameters_sha256(x),
                 "exit_reason": reason,
             }
-            self._metrics.write("end", **told)
             write_whole(self.folder / "summary.json", summary_text(told))
+            self._metrics.write("end", **told)
 
     def _place(self, epoch: int | None = None) -> Record:
         seconds = time.monotonic() - self._began

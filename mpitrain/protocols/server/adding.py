@@ -250,7 +250,7 @@ class AddingWorker(Loop[Work]):
     # ---- turns
 
     def _await_turn(self, order: RoundRobin) -> Token:
-        """Wait until this worker has the token."""
+        """Wait until this worker has the token, and return it; note whether it tells to stop."""
         self._until(order.has_turn, "its turn")
         self.stopping |= order.stopping
         assert order.token is not None

@@ -5,7 +5,7 @@ from mpitrain.protocols.messages import TO_NEXT, Token, pack
 
 
 class RoundRobin:
-    """A worker's place in the order. `token`: None while another worker has the turn."""
+    """A worker's part in the order. `token`: None while another worker has the turn."""
 
     def __init__(self, transport: Transport, number: int, workers: list[int]) -> None:
         self.transport = transport

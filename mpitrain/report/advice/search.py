@@ -121,7 +121,7 @@ class Search:
         asked.seconds = asked.time or self._epochs * self._samples / first.carried.speed
         short = self._one(self._trial(first, asked.whole / ETA**2), 0.2)
         if not (short.why or short.curve):
-            raise BadInput("the configuration itself: its data have no part dev or test, by which to judge")
+            raise BadInput("the configuration itself: no figure of merit on a part dev or test, by which to judge")
         while self._dearest(short) * BRACKET / self.trials.processes > self.budget / 4 and asked.whole > 0.1:
             shorter = self._one(self._trial(first, asked.whole / ETA**3), 0.2)
             if shorter.wall * 2 > short.wall:  # most of the time is the start of the program

@@ -112,8 +112,8 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
     """Run unfinished elements one after the other; a failure is reported, and the next one is run. Returns whether a
     signal stopped it.
 
-    Elements are reported by their numbers among `count`, as used by --list and --run. Raises BadInput after the first
-    run that was not tested on the `test_set`.
+    Elements are reported by their numbers among `count`, as used by --list and --run. Raises BadInput at the first run
+    that was not tested on the `test_set`.
     """
     relay = Relay()
     # Refuse a folder of another configuration before starting any run.
@@ -125,16 +125,16 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
             label = f"run {number} of 0 to {count - 1}  {element.shown}"
             if states[number] == "finished":
                 print(f"{label}: finished before", flush=True)
-                continue
-            if relay.asked:
-                return True
-            print(f"{label}: {some(element.ranks, 'rank')} …", flush=True)
-            fault = printable(launching.run(element, starter(element), deadline, relay))
-            log = printable(str(element.log))
-            if relay.asked and element.state() != "finished":
-                print(f"{label}: stopped: {fault} (see {log})", flush=True)
-                return True
-            print(f"{label}: {f'failed: {fault} (see {log})' if fault else _outcome(element)}", flush=True)
+            else:
+                if relay.asked:
+                    return True
+                print(f"{label}: {some(element.ranks, 'rank')} …", flush=True)
+                fault = printable(launching.run(element, starter(element), deadline, relay))
+                log = printable(str(element.log))
+                if relay.asked and element.state() != "finished":
+                    print(f"{label}: stopped: {fault} (see {log})", flush=True)
+                    return True
+                print(f"{label}: {f'failed: {fault} (see {log})' if fault else _outcome(element)}", flush=True)
             if (run := element.finished()) is not None:
                 tables.require_tested(run, test_set)
     return False

@@ -137,7 +137,7 @@ def test_data_without_a_held_out_part(tmp_path: Path, capsys: pytest.CaptureFixt
     code = f"import numpy as np\ndef build():\n    return {parts}"
     (tmp_path / "data.py").write_text(code)
     assert main([*WORDS, "--set", "data.import=data.py:build", "--set", "algorithm.name=asgd"]) == 2
-    assert "its data have no part dev or test" in capsys.readouterr().err
+    assert "the configuration itself: no figure of merit on a part dev or test" in capsys.readouterr().err
     assert len(list((tmp_path / "runs/advice/trials").iterdir())) <= 2
 
 
