@@ -390,8 +390,8 @@ MUTATIONS = [
     ),
     Mutation(
         "own entries are not applied",
-        f"{PEERS}/replica.py",
-        "        self._apply(entries, step, self.rank)\n",
+        f"{PEERS}/deltas.py",
+        "        self.replica.apply_own(entries, step)\n",
         "",
         "sparse-delta",
     ),

@@ -51,6 +51,7 @@ class Deltas:
     def send(self, entries: Entries, step: int, threshold: float, calls: bool = False, turns: int = 0) -> int:
         """Apply own entries and send them to every peer; returns the bytes of the message. The window must not be full.
         `turns`: how many turns this rank has done; `calls`: it calls for a meeting."""
+        self.replica.apply_own(entries, step)
         message = self.replica.write(entries, step, threshold, calls, self.outbox.buffer, turns)
         self.outbox.send(message)
         return int(message.nbytes)

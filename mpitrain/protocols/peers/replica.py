@@ -39,14 +39,16 @@ class Replica:
             raise TrainingFailed(f"rank {rank}: weight {wrong} is no multiple of the unit 2^-26")
 
     def write(self, entries: Entries, step: int, threshold: float, calls: bool, out: Array, turns: int = 0) -> Array:
-        """Apply what this rank emits, and write it as its next message, with a trailer, to `out`; returns the part of
-        `out` to send. `turns`: how many turns this rank has done. Raises TrainingFailed when a weight leaves its range.
-        """
-        number = self.sequences[self.rank]
-        self._apply(entries, step, self.rank)
+        """Write the next message of this rank with its trailer to `out`; returns the part of `out` to send. Call
+        `apply_own` first. `turns`: how many turns this rank has done."""
+        number = self.sequences[self.rank] - 1
         message = self.wire.encode(entries, self.rank, number, step, threshold, out)
         TRAILER.pack_into(out, message.size, self.sums[self.rank], turns, calls)
         return out[: message.size + TRAILER.size]
+
+    def apply_own(self, entries: Entries, step: int) -> None:
+        """Apply what this rank emits. Raises TrainingFailed when a weight leaves its range."""
+        self._apply(entries, step, self.rank)
 
     def read(self, message: Array, sender: int) -> bool:
         """Check and apply a peer's message with its trailer; returns whether the sender calls for a meeting.

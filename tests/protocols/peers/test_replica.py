@@ -30,6 +30,7 @@ def sent(sender: Replica, elements: np.ndarray, step: int = 100, levels: list[in
     """A message as it goes over the wire."""
     out = np.empty(sender.wire.capacity + TRAILER.size, np.uint8)
     entries = Entries(elements, np.array(levels or [], np.uint32))
+    sender.apply_own(entries, step)
     return sender.write(entries, step, 1.0, False, out).copy()
 
 
@@ -117,7 +118,7 @@ def test_the_digest_by_numpy() -> None:
         x = np.arange(1, LENGTH + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         total = int((r.counts.astype(np.int64).view(np.uint64) * (x ^ (x >> np.uint64(29)))).sum())
     assert digest.of_replica(r.counts, r.weights) == (total, -1)
-    sent(r, words(1, -3, 1000), 12345)
+    r.apply_own(Entries(words(1, -3, 1000)), 12345)
     assert digest.of_replica(r.counts, r.weights)[0] == (total + digest.of_words(words(1, -3, 1000), 12345)) % 2**64
 
 
