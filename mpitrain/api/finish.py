@@ -56,9 +56,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
     if monitor is None:
         last.write(session.saver, session.state, session.transport)
     else:
-        if monitor.exchanged() is not None:  # until now an estimate, from reports or rank 0's own bytes
-            both = int(counts[0] + counts[1] - 2 * counts[3])
-            monitor.exchanged = lambda: both
+        session.bytes_of_all = int(counts[0] + counts[1] - 2 * counts[3])
         said = _said_before(session, monitor, stopped)
         elsewhere = _save(session, monitor, stopped, needed=said is None)
         monitor.finish(evaluate=not stopped)
@@ -251,16 +249,15 @@ def _summary(session: Session, monitor: MasterMonitor, counts: list[int], reason
 
 def _closing_rows(session: Session, monitor: MasterMonitor, fields: dict[str, Any]) -> list[tuple[str, str]]:
     counters, algorithm = session.counters, session.config.algorithm
-    trained, within = counters.trained_now, fields.get("bytes_sent_within_teams", 0)
+    trained = counters.trained_now
     refused, dropped = counters.refusals, counters.samples_dropped
     since = " since the resume" if counters.trained_before else ""
     rate = f", {fields['samples_per_second']:,.0f} a second{since}" if trained else ""
     mean, most = fields["staleness_mean"], fields["staleness_max"]
     stale = "" if mean is None or not most else f", staleness {mean:.1f} (at most {most})"
-    both = fields["bytes_sent"] + fields["bytes_received"]
-    exchanged = f"{(both - 2 * within) / 1e6:,.1f} MB{since} ({session.exchange})"
+    exchanged = f"{(session.bytes_exchanged() or 0) / 1e6:,.1f} MB{since} ({session.exchange})"
     if session.team is not None:
-        exchanged += f", and {2 * within / 1e6:,.1f} MB within teams"
+        exchanged += f", and {2 * fields['bytes_sent_within_teams'] / 1e6:,.1f} MB within teams"
     again = f"{fields['restarts']}; {fields['samples_repeated']:,} samples were trained on again"
     rows = [
         ("algorithm", f"{name_of(algorithm)}, {some(session.workers, 'worker')}"),

@@ -1,8 +1,8 @@
 """A communicator that can be left for one of fewer ranks, where MPI can find that a rank has died (ULFM): Open MPI 5
 under `mpirun --with-ft ulfm`.
 
-A call that finds a rank dead raises RankLost; a send does not, but the next probe, receive or collective after it does.
-So a rank learns of a loss only when it receives from other ranks, not in the middle of its own work.
+A probe, a receive or a collective that finds a rank dead raises RankLost. A send does not: a rank that computes and
+sends learns of a loss at its next probe, receive or collective.
 """
 
 import os

@@ -29,7 +29,7 @@ class NodeMemory:
     """This rank's view of its node's memory; `part` and `parts` as in `mpitrain.data.sharing`.
 
     The first rank of a node makes the files, the others open them through that process's folder in /proc. Collective
-    over all ranks; raises BadInput on all of them if one, such as a rank in a container of its own, cannot open these.
+    over all ranks. If one of them cannot open the files, as in a container of its own, all ranks raise BadInput.
     """
 
     def __init__(self, transport: Transport) -> None:

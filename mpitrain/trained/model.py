@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -129,11 +129,6 @@ def load(
     return _built(run, found, config, code, build, exact)
 
 
-def overflowing() -> AbstractContextManager[object]:
-    """A context in which NumPy does not warn of overflows, as of a diverged model: they are seen in the results."""
-    return np.errstate(over="ignore", invalid="ignore")
-
-
 @contextmanager
 def opened(
     transport: Transport, options: argparse.Namespace, prepare: Callable[[TrainedModel], T]
@@ -154,7 +149,8 @@ def opened(
     transport.deadline = config.run.deadline
     threads = transport.threads(config.run.threads)
     torch_start.limit_threads(threads)
-    with threadpool_limits(threads), overflowing():
+    # Overflows, as of a diverged model, are seen in the results.
+    with threadpool_limits(threads), np.errstate(over="ignore", invalid="ignore"):
         yield both
 
 

@@ -17,7 +17,7 @@ from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 from mpitrain.monitoring.evaluation import TOGETHER
 from mpitrain.sampling.batch import Batch
-from mpitrain.trained.model import TrainedModel, overflowing
+from mpitrain.trained.model import TrainedModel
 
 
 def convert(z: Array, output: str, kind: str, log_priors: Array | None) -> Array:
@@ -79,9 +79,8 @@ def computing(model: TrainedModel, corpus: Corpus, kind: str, priors: Array | No
     def compute(part: slice) -> Array:
         some = Batch(*(buffer[: part.stop - part.start] for buffer in batch))
         corpus.gather(np.arange(part.start, part.stop), some)
-        with overflowing():
-            z = model.network.outputs(model.parameters, some.inputs)
-            return convert(z, model.network.output, kind, priors).astype(np.float32, copy=False)
+        z = model.network.outputs(model.parameters, some.inputs)
+        return convert(z, model.network.output, kind, priors).astype(np.float32, copy=False)
 
     return compute
 

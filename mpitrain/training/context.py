@@ -76,6 +76,7 @@ class Session:
     #: left; returns whether this rank has it. Each rank keeps its own vectors, such as residuals.
     even_out: Callable[[Transport, list[int]], bool] | None = None
     began: float = 0.0  # when the training began, by the transport's clock
+    bytes_of_all: int | None = None  # that all ranks have exchanged outside teams, once they have been counted
 
     def __post_init__(self) -> None:
         self.counters = Counters(self.state, self.figures)
@@ -121,10 +122,12 @@ class Session:
         return self.transport.traffic.both - (self.team.traffic.both if self.team is not None else 0)
 
     def bytes_exchanged(self) -> int | None:
-        """Bytes exchanged by all ranks since the start, outside teams: what workers have reported, or without a master
-        this rank's bytes times the number of members; None with one rank."""
+        """Bytes exchanged by all ranks since the start, outside teams: until they have been counted, what workers have
+        reported, or without a master this rank's bytes times the number of members; None with one rank."""
         if self.transport.size == 1:
             return None
+        if self.bytes_of_all is not None:
+            return self.bytes_of_all
         if self.has_master:
             return int(sum(self.counters.traffic.values()))
         return int(len(self.members) * self.own_bytes)

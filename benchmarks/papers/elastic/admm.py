@@ -44,7 +44,7 @@ class Parabola:
     """F(x) = x²/2."""
 
     layout = Layout([Parameter("x", (1,), ("constant", START))])
-    input_shape, classes, holds_buffers = (1,), 2, False
+    input_shape, classes = (1,), 2
 
     def initial(self, seed: int, dtype: np.dtype) -> Array:
         return np.array([START], dtype)
