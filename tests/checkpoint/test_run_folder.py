@@ -154,12 +154,12 @@ def elsewhere(folder: Path, **changes: str) -> Path:
 
 
 @contextmanager
-def heartbeat(path: Path) -> Iterator[None]:
-    """Renews the file every half a second."""
+def heartbeat(path: Path, every: float = 0.5) -> Iterator[None]:
+    """Renews the file; `every` in seconds."""
     over = threading.Event()
 
     def beat() -> None:
-        while not over.wait(0.5):
+        while not over.wait(every):
             os.utime(path)
 
     thread = threading.Thread(target=beat)
@@ -179,8 +179,8 @@ def folder(tmp_path: Path) -> Path:
 def test_a_run_elsewhere_lives_while_its_heartbeat_does(folder: Path, launch: Callable[..., Any]) -> None:
     """The deadline of the other ranks does not count while the first one looks."""
     path = elsewhere(folder)
-    with heartbeat(path):
-        told = launch(2, "--continue", "run", "--set", "run.deadline=1")
+    with heartbeat(path, every=6.0):
+        told = launch(2, "--continue", "run", "--set", "run.deadline=4")
     assert (told.status, told.err) == (2, "mpitrain: run: in use by process 4321 on node7\n")
     assert [path.name for path in folder.iterdir()] == [NAME]
 
