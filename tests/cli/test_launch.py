@@ -61,7 +61,7 @@ def test_configurations_that_are_only_printed_are_printed_once(starts: Callable[
 def test_a_run_folder_is_named_as_without_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In run.out, by the time and the algorithm; two launches of one second have two. An empty one does not stay."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("mpitrain.config.datetime", SimpleNamespace(now=lambda: datetime(2026, 11, 27, 9, 5, 1)))
+    monkeypatch.setattr("mpitrain.config.tables.datetime", SimpleNamespace(now=lambda: datetime(2026, 11, 27, 9, 5, 1)))
     Path("launcher").write_text(NOTED + 'for folder; do :; done; [ -e results ] && touch "$folder/x"; exit 2')
     Path("net.toml").write_text('run.out = "a"\nalgorithm.name = "easgd"')
     words = ["launch", "-n", "2", "--launch", "sh launcher {ranks}", "net.toml"]

@@ -179,7 +179,7 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
         configuration.load(tmp_path / "bad.toml", [])
 
 
-REFERENCE = Path(__file__).resolve().parent.parent / "docs/keys.md"
+REFERENCE = Path(__file__).resolve().parents[2] / "docs/keys.md"
 
 
 def keys() -> set[str]:
