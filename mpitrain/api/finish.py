@@ -68,8 +68,9 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         _write_summary(session, monitor, fields, said)
         rows = _closing_rows(session, monitor, fields)
         trained = reason == "finished" and not session.device.phantom
-        lines = [*_doubts(session, monitor), *_needs(fields), *_next(monitor.folder)] if trained else []
-        monitor.progress.table(rows + ([(reason, why)] if why else []), str(monitor.folder), lines)
+        run = monitor.journal.folder
+        lines = [*_doubts(session, monitor), *_needs(fields), *_next(run)] if trained else []
+        monitor.journal.progress.table(rows + ([(reason, why)] if why else []), str(run), lines)
         if reason in ("diverged", "incomplete"):
             say(f"{reason}: {why}")
         status = elsewhere or STATUS[reason]
@@ -80,7 +81,8 @@ def _ending(session: Session, monitor: MasterMonitor, stopped: bool) -> tuple[st
     """How the training ended: a key of STATUS, and the reason unless it is "finished"."""
     state, left = session.state, "--resume continues" if session.saver else "it left no checkpoint"
     if stopped:
-        return (monitor.gone, f"the run folder was; {left}") if monitor.gone else ("stopped", f"by a signal; {left}")
+        gone = monitor.journal.gone
+        return (gone, f"the run folder was; {left}") if gone else ("stopped", f"by a signal; {left}")
     diverged = _divergence(monitor.last_loss, state.losses, session.network.classes)
     if not diverged and not session.device.phantom and not np.isfinite(on_host(state.model)).all():
         diverged = "the final parameters are not finite"
@@ -94,25 +96,25 @@ def _ending(session: Session, monitor: MasterMonitor, stopped: bool) -> tuple[st
 def _save(session: Session, monitor: MasterMonitor, stopped: bool, needed: bool) -> int:
     """Write the last checkpoint, with the statistics measured for the last evaluation, before that evaluation, in which
     a user's network may fail. Returns an exit status: 0 unless the run folder is another one now."""
-    written: list[last.Written | None] = []
+    written, journal = list[last.Written | None](), monitor.journal
     try:
-        if not stopped:
-            monitor.measure()
+        if not stopped and monitor.evaluations is not None:
+            monitor.evaluations.measure()
     finally:
         to = session.saver, session.state, session.transport, session.config.run.fallback
-        monitor.checkpoint(lambda: written.append(last.write(*to, monitor.find, needed)))
-    before, there, found = monitor.folder, monitor.find(), written[0]
+        monitor.checkpoint(lambda: written.append(last.write(*to, journal.find, needed)))
+    before, there, found = journal.folder, journal.find(), written[0]
     run = there if found is None else found.run
     if run is None:
         raise BadInput(f"{before}: was deleted meanwhile")
     if run == before:
         return 0
-    monitor.move(run)
+    journal.move(run)
     why = f"{before}: was moved to {run} meanwhile"
     if found is not None and found.fault:
         lacking = f", without the own vectors of {named(found.lacking)}" if found.lacking else ""
         why = f"{found.fault}; the last checkpoint is in {run}{lacking}"
-    monitor.write("warning", text=why)
+    journal.write("warning", text=why)
     say(f"{why}; to resume: {session.command_to_resume(run)}")
     return 2 if found is not None and found.fault and there is not None else 1
 
@@ -120,20 +122,21 @@ def _save(session: Session, monitor: MasterMonitor, stopped: bool, needed: bool)
 def _write_summary(session: Session, monitor: MasterMonitor, fields: Record, said: Record | None) -> None:
     """Write the summary, and the last record, by which it is known to be there; `said`: an existing summary, kept if
     the exit reason is the same."""
+    journal = monitor.journal
     if said is not None and said["exit_reason"] != fields["exit_reason"]:
         said = None
     if said is None:
         text = summary_text(fields)
-        session.transport.alive_while(lambda: write_below(monitor.folder, "summary.json", text))
+        session.transport.alive_while(lambda: write_below(journal.folder, "summary.json", text))
     else:
         epochs = session.config.training.epochs
-        monitor.progress.line(f"nothing left to train (training.epochs = {epochs:g}): model and results are unchanged")
-    monitor.write("end", **(said or fields))
-    monitor.progress.close()
+        journal.progress.line(f"nothing left to train (training.epochs = {epochs:g}): model and results are unchanged")
+    journal.write("end", **(said or fields))
+    journal.progress.close()
     if session.saver is not None:
         with suppress(BadInput):
             session.saver.settle()  # the best model
-        monitor.tell_of_checkpoints(session.saver)
+        monitor.checkpoints.tell()
 
 
 def _divergence(last: float | None, losses: Losses, classes: int) -> str:
@@ -162,11 +165,12 @@ def _doubts(session: Session, monitor: MasterMonitor) -> list[str]:
     for key, value in monitor.results.items():
         if key in ("dev_loss", "test_loss") and isinstance(value, float) and not isfinite(value):
             found.append(f"the {key.replace('_', ' ')} is not finite")
-    counts, part = origin.class_counts(monitor.folder), "test" if "test_error" in monitor.results else "dev"
-    error, evaluation = monitor.results.get(f"{part}_error"), monitor.evaluation
-    if evaluation is not None and error is not None and any(counts):
+    counts, part = origin.class_counts(monitor.journal.folder), "test" if "test_error" in monitor.results else "dev"
+    error, evaluations = monitor.results.get(f"{part}_error"), monitor.evaluations
+    if evaluations is not None and error is not None and any(counts):
         chance = 1 - max(counts) / sum(counts)
-        samples = next((size for name, size in evaluation.samples.items() if name.startswith(part)), 1)
+        sizes = evaluations.evaluation.samples
+        samples = next((size for name, size in sizes.items() if name.startswith(part)), 1)
         if chance and error > chance - 3 * (chance * (1 - chance) / samples) ** 0.5:
             found.append(f"the {part} error of {error:.1%} is that of guessing, {chance:.1%}")
     return [f"warning: {text}; a smaller training.learning_rate or a longer training may help" for text in found]
@@ -190,7 +194,7 @@ def _said_before(session: Session, monitor: MasterMonitor, stopped: bool) -> Rec
     if session.counters.trained_now or not _same_code(session):
         return None
     try:
-        before = json.loads(read_text(monitor.folder / "summary.json"))
+        before = json.loads(read_text(monitor.journal.folder / "summary.json"))
     except (OSError, ValueError, RecursionError):
         return None
     now = {"exit_reason": _ending(session, monitor, stopped)[0], "parameters_sha256": sha256(session)}
@@ -216,7 +220,7 @@ def _summary(session: Session, monitor: MasterMonitor, counts: list[int], reason
     state, counters, ranks = session.state, session.counters, session.transport.size
     busy = session.transport.runtime.pace.link_busy()
     seconds, before = monitor.cadence.seconds, monitor.cadence.seconds_before
-    restarts = [*records_of(monitor.folder / "metrics.jsonl", "restart")][::-1]
+    restarts = [*records_of(monitor.journal.folder / "metrics.jsonl", "restart")][::-1]
     speed = counters.trained_now / max(seconds - before, 1e-9) or counters.trained_before / max(before, 1e-9)
     return {
         "algorithm": name_of(session.config.algorithm),

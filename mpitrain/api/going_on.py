@@ -86,8 +86,8 @@ class LostRanks:
         beats, communicator = transport.heartbeats, cast(EnduringCommunicator, transport.comm)
         found = beats.silent(beats.others, 0.0, transport.waking(), SILENT * transport.deadline)
         _end_silent(transport, communicator, {*silent, *found})
-        if self._session is not None and isinstance(self._session.monitor, MasterMonitor):
-            self._session.monitor.progress.close()
+        if self._session is not None:
+            self._session.journal.progress.close()
         while True:
             processes = communicator.processes
             communicator, gone = communicator.without_lost(transport.deadline)
@@ -158,8 +158,8 @@ class LostRanks:
     def _save(self, session: Session, saver: Saver, transport: Transport) -> None:
         """Write a checkpoint of the state of a rank that has the whole training, if there is one. Collective."""
         state, monitor = session.state, session.monitor
-        if isinstance(monitor, MasterMonitor):
-            monitor.settle_copies(transport)
+        if isinstance(monitor, MasterMonitor) and monitor.evaluations is not None:
+            monitor.evaluations.settle_copies(transport)
         if session.even_out is not None:
             self._keeps_own, lost = True, [rank for rank in self._lost if rank in session.members]  # and no spare
             session.outstanding, session.even_out = list if session.even_out(transport, lost) else None, None

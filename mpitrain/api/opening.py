@@ -11,7 +11,7 @@ from mpitrain import config as configuration
 from mpitrain.algorithms import name_of
 from mpitrain.api import resuming, warnings
 from mpitrain.api.requirements import require_fallback
-from mpitrain.checkpoint.late import CopyWriter
+from mpitrain.checkpoint.late import CopyWriter, Moment
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.data import origin
@@ -19,7 +19,10 @@ from mpitrain.errors import some
 from mpitrain.files import Record, write_below
 from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.cadence import Cadence
+from mpitrain.monitoring.checkpoints import Checkpoints
 from mpitrain.monitoring.evaluation import Evaluation, Measuring, random_subset
+from mpitrain.monitoring.evaluations import Evaluations
+from mpitrain.monitoring.journal import FolderJournal
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, records_of
@@ -47,11 +50,8 @@ def open_run_folder(
     progress = Progress(config.run.progress, session.schedule.total)
     session.resumed = resumed
     told, corpora = _read(session, source, folder)
-    documents = {
-        checkpoint.CONFIG: checkpoint.sealed(configuration.to_toml(config)),
-        origin.NAME: origin.text(told),
-        **session.documents,
-    }
+    documents = {checkpoint.CONFIG: checkpoint.sealed(configuration.to_toml(config)), origin.NAME: origin.text(told)}
+    documents |= session.documents
     if not session.device.phantom:
         session.saver = _saver(session, folder, documents)
     before = next(records_of(folder / "metrics.jsonl", "start"), None) if resumed is not None else None
@@ -63,10 +63,14 @@ def open_run_folder(
     metrics = Metrics(folder / "metrics.jsonl", events, progress.line, callback)
     if config.run.train_subset and not session.device.phantom:
         corpora["train-subset"] = random_subset(session.learner.corpus, config.run.train_subset, config.training.seed)
-    session.monitor = monitor = _monitor(session, lease, metrics, progress, corpora)
+    journal = FolderJournal(
+        folder, lease.find, metrics, progress, session.state.queue.samples, session.stop, session.bytes_exchanged
+    )
+    monitor = _monitor(session, journal, corpora)
+    session.journal, session.monitor = journal, monitor
     _say_start(session, resumed is not None)
     for line in _warnings(session, folder, told, corpora, before):
-        monitor.warn(line)
+        journal.warn(line)
     return monitor
 
 
@@ -83,28 +87,38 @@ def _read(session: Session, source: DataSource, folder: Path) -> tuple[origin.Or
     return told, {part: source.opened(part, told, threads=threads) for part in parts}
 
 
-def _monitor(
-    session: Session, lease: Lease, metrics: Metrics, progress: Progress, corpora: dict[str, Samples]
-) -> MasterMonitor:
-    run, state = session.config.run, session.state
-    return MasterMonitor(
-        Cadence(run.evaluate_every, run.checkpoint_every, run.checkpoint_samples, session.clock, state.queue.samples),
-        session.counters,
-        session.transport,
-        lease.folder,
-        lease.find,
-        metrics,
-        progress,
-        evaluation=_evaluation(session, corpora) if corpora else None,
-        late=CopyWriter(session.network.layout) if run.evaluate_late else None,
-        stop=session.stop,
-        exchanged=session.bytes_exchanged,
-        resume=session.command_to_resume,
-        rate_at=lambda samples: state.rate(session.schedule.at(samples).learning_rate),
-        saves_best=run.checkpoint_best,
-        saver=session.saver,
-        witness=session.witness,
+def _monitor(session: Session, journal: FolderJournal, corpora: dict[str, Samples]) -> MasterMonitor:
+    run, counters, transport = session.config.run, session.counters, session.transport
+    cadence = Cadence(run.evaluate_every, run.checkpoint_every, run.checkpoint_samples, session.clock, journal.samples)
+    checkpoints = Checkpoints(
+        lambda: session.saver,
+        journal,
+        cadence,
+        counters,
+        transport.stopwatch,
+        session.witness,
+        session.command_to_resume,
     )
+
+    def now(loss: float | None) -> Moment:
+        state = session.state
+        rate = state.rate(session.schedule.at(state.trained).learning_rate)
+        return Moment(state.trained, state.index, cadence.seconds, loss, rate)
+
+    monitor = MasterMonitor(cadence, counters, journal, checkpoints, now)
+    if corpora:
+        monitor.evaluations = Evaluations(
+            _evaluation(session, corpora),
+            journal,
+            cadence,
+            counters,
+            transport,
+            session.stop,
+            now,
+            copies=CopyWriter(session.network.layout) if run.evaluate_late else None,
+            offer_best=checkpoints.offer_best if run.checkpoint_best else None,
+        )
+    return monitor
 
 
 def _warnings(
@@ -137,20 +151,20 @@ def _evaluation(session: Session, corpora: dict[str, Samples]) -> Evaluation:
 
 
 def _say_start(session: Session, resume: bool) -> None:
-    config, transport, monitor = session.config, session.transport, session.monitor
+    config, transport, journal = session.config, session.transport, session.journal
     ranks, workers = transport.size, session.workers
     server = "a server and " if session.has_master else ""
     idle = f", {len(idle_ranks(session))} idle" if idle_ranks(session) else ""
     if session.team is not None:
         sizes = sorted({len(team) for team in session.team.all[session.has_master :]})
         idle = f", each a team of {' or '.join(map(str, sizes))} rank{'s' * (sizes[-1] > 1)}"
-    monitor.progress.line(
+    journal.progress.line(
         f"mpitrain {__version__}: {name_of(config.algorithm)} on {some(ranks, 'rank')} "
         f"({server}{some(workers, 'worker')}{idle}), {some(transport.nodes, 'node')}, "
         f"{some(transport.threads(config.run.threads), 'thread')} a rank, {session.device}"
         + (f" ({session.device.why})" if session.device.why else "")
     )
-    monitor.progress.line(
+    journal.progress.line(
         f"{config.data.import_ or config.data.path or 'embedded digits'}: {session.learner.corpus.samples:,} samples"
         + (f", {session.network.classes} classes" if session.network.classes else "")
         + f"; {config.model.preset or session.network.name}: "
@@ -159,7 +173,7 @@ def _say_start(session: Session, resume: bool) -> None:
     )
     wants_more = session.config.algorithm.has_master or session.config.algorithm.workers(2) > 1
     if ranks == 1 and wants_more and not transport.runtime.simulated and rank_of(os.environ, -1) < 0:
-        monitor.progress.line("1 rank: did you mean mpirun -n 4 python -m mpitrain …?")
+        journal.progress.line("1 rank: did you mean mpirun -n 4 python -m mpitrain …?")
     place = {"samples": session.state.trained, "seconds": session.state.seconds}  # where a resumed run goes on
     who = {"algorithm": name_of(config.algorithm), "ranks": ranks, "workers": workers}
-    monitor.write("start", **who, mpi=library(), resumed=resume, version=__version__, **place)
+    journal.write("start", **who, mpi=library(), resumed=resume, version=__version__, **place)

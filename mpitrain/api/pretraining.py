@@ -26,7 +26,7 @@ def pretrain(session: Session) -> None:
     else:
         complete = stand_by(session, first, f"the pre-training by rank {first}").complete
     if not complete:
-        session.saver = session.monitor.saver = None
+        session.saver = None
     transport.broadcast_array(theta, "the pre-trained weights", first)
     transport.flush()
     session.state = fresh(session.config.algorithm, theta, session.state.queue)
@@ -49,11 +49,11 @@ def _work(session: Session, options: Pretraining) -> bool:
             if session.stop.flag:
                 break
         if session.stop.flag:
-            session.monitor.progress.line(f"pre-training of layer {layer} of {layers} stopped; its result is discarded")
+            session.journal.progress.line(f"pre-training of layer {layer} of {layers} stopped; its result is discarded")
             break
         mean, seconds = loss / samples, session.clock() - began  # over all minibatches of the layer
-        session.monitor.progress.line(f"pre-trained layer {layer} of {layers}: loss {mean:.4f}, {seconds:.1f} s")
-        session.monitor.write("pretraining", layer=layer, layers=layers, loss=mean, seconds=seconds)
+        session.journal.progress.line(f"pre-trained layer {layer} of {layers}: loss {mean:.4f}, {seconds:.1f} s")
+        session.journal.write("pretraining", layer=layer, layers=layers, loss=mean, seconds=seconds)
     if theta is not session.state.theta:
         device.download(theta, session.state.theta)
     dismiss(session, session.transport.members[1:], Over(not session.stop.flag))

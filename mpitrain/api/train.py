@@ -148,7 +148,7 @@ def _train(
         if recorder is not None:  # after the end of the recorded order, which must be the same without a trace
             trace.write(transport, recorder, monitor, session.members[0] if session.has_master else None)
         if monitor is not None:
-            told(monitor.folder)
+            told(monitor.journal.folder)
         return status
 
 

@@ -59,6 +59,11 @@ class Counters:
         """Number of samples trained on, including those before a resume."""
         return self.trained_before + self.trained_now
 
+    def counted(self) -> State:
+        """The state, with the number of samples brought up to date."""
+        self.state.trained = self.trained_all
+        return self.state
+
     def recent_loss(self) -> float | None:
         """The mean loss since the last call, or before it if nothing was trained on since."""
         if self._recent_count:

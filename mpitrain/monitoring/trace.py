@@ -91,16 +91,16 @@ def write(
         return
     dropped = {rank: each.dropped for rank, each in enumerate(ranks) if each.dropped}
     if dropped:
-        monitor.warn(
+        monitor.journal.warn(
             f"{NAME}: {sum(dropped.values()):,} events between the first and the last were left out, of "
             f"{len(dropped)} ranks",
         )
     parts = [_names(transport, ranks, master), *texts]
     about = msgspec.json.encode(_about(transport, monitor.counters, dropped))
     try:
-        transport.alive_while(lambda: write_below(monitor.folder, NAME, _whole(about, parts)))
+        transport.alive_while(lambda: write_below(monitor.journal.folder, NAME, _whole(about, parts)))
     except BadInput as error:
-        monitor.warn(f"{error}; the run is without it")
+        monitor.journal.warn(f"{error}; the run is without it")
 
 
 def _whole(about: bytes, parts: Sequence[bytes]) -> bytes:

@@ -17,6 +17,7 @@ from mpitrain.flat import Array
 from mpitrain.models.model import Model
 from mpitrain.monitoring.counters import Counters
 from mpitrain.monitoring.figures import RankFigures
+from mpitrain.monitoring.journal import Journal
 from mpitrain.monitoring.monitor import Monitor
 from mpitrain.mpi import Transport
 from mpitrain.mpi.enduring import EnduringCommunicator
@@ -62,6 +63,7 @@ class Session:
     saver: Saver | None = None  # where checkpoints go; None: none are written
     device: Cpu = CPU
     resumed: Path | None = None  # the checkpoint that this run goes on from
+    journal: Journal = field(default_factory=Journal)
     monitor: Monitor = field(default_factory=Monitor)
     exchange: str = "none"  # how vectors travel
     way: str = ""  # `run.exchange`, or what was chosen for "auto"; "" before that
@@ -149,13 +151,13 @@ class Session:
         direct = self.device.direct and how in DIRECT
         self.exchange = f"{how} from GPU memory" if direct else how
         if direct:
-            self.monitor.progress.line(f"vectors go to MPI from GPU memory: {self.device.passing}")
+            self.journal.progress.line(f"vectors go to MPI from GPU memory: {self.device.passing}")
             return
         if self.device.passing and how not in ("none", "sparse messages"):
             why = f"the exchange is {how!r}" if self.device.direct else self.device.passing
-            self.monitor.progress.line(f"vectors are staged in host memory: {why}")
+            self.journal.progress.line(f"vectors are staged in host memory: {why}")
         if how in WAYS and self.config.run.exchange == "auto" and self.transport.nodes > 1:
-            self.monitor.progress.line(f"vectors travel {WAYS[how]} (run.exchange)")
+            self.journal.progress.line(f"vectors travel {WAYS[how]} (run.exchange)")
 
 
 def divide(size: int | Literal["node"], node_leaders: Sequence[int], server: bool = False) -> list[list[int]]:

@@ -24,14 +24,14 @@ def warn(session: Session, workers: int) -> None:
         return
     settings = session.schedule.fastest
     for line, numbers in session.config.algorithm.warnings(settings.learning_rate, settings.workers or workers):
-        session.monitor.warn(line, **numbers)
+        session.journal.warn(line, **numbers)
 
 
 class Trainer:
     """A protocol's training as the monitor sees it. This one's state is always up to date, and its master saves alone;
     protocols override what differs."""
 
-    all_wait = punctual = False  # see `monitoring.monitor.Subject`
+    all_wait = punctual = False  # see `monitoring.evaluations.Subject`
     saves = True
 
     def __init__(self, session: Session) -> None:

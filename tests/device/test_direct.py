@@ -232,7 +232,7 @@ def test_what_is_recorded_and_said(session_of: Any, direct: Gpu, how: str, recor
 
     direct.passing = "it said so"
     session, said = session_of(Transport(MPI.COMM_SELF), device=direct), []
-    session.monitor.progress.line = said.append
+    session.journal.progress.line = said.append
     session.say_exchange(how)
     assert session.exchange == recorded
     assert said == [line] * (line is not None)

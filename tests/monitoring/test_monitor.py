@@ -12,14 +12,18 @@ import numpy as np
 import pytest
 
 from mpitrain import config as configuration
-from mpitrain.checkpoint.late import CopyWriter, delete, waiting
+from mpitrain.checkpoint.late import CopyWriter, Moment, delete, waiting
 from mpitrain.checkpoint.state import MasterNumbers, State, checked
 from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.cadence import Cadence
+from mpitrain.monitoring.checkpoints import Checkpoints
 from mpitrain.monitoring.evaluation import Results
+from mpitrain.monitoring.evaluations import Evaluations
+from mpitrain.monitoring.journal import FolderJournal
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, by_part
+from mpitrain.mpi.witness import Witness
 from mpitrain.sampling.means import Losses
 from mpitrain.sampling.queue import Queue
 from mpitrain.stopwatch import Stopwatch
@@ -79,23 +83,18 @@ class Run:
         self.session = Session(config, alone, [0], network, None, None, self.state, lambda: self.now)  # type: ignore[arg-type]
         self.counters, self.trainer, self.records = self.session.counters, Trainer(self.session), Written()
         self.evaluation: Any = Evaluation(self.pass_time)
-        records: Any = self.records
-        self.monitor = MasterMonitor(
-            Cadence(config.run.evaluate_every, "auto", 0, lambda: self.now, 10),
-            self.counters,
-            alone,  # type: ignore[arg-type]
-            folder,
-            lambda: folder,
-            records,
-            Progress("none", 1),
-            self.evaluation,
-            late=CopyWriter(network.layout) if config.run.evaluate_late else None,
-            stop=self.session.stop,
-            exchanged=lambda: None,
-            resume=str,
-            rate_at=lambda samples: 0.05,
-        )
+        self.rate, self.saver, transport, records = 0.05, None, alone, self.records  # type: Any, Any, Any, Any
+        cadence = Cadence(config.run.evaluate_every, "auto", 0, lambda: self.now, 10)
+        stop, told = self.session.stop, (cadence, self.counters)
+        self.journal = FolderJournal(folder, lambda: folder, records, Progress("none", 1), 10, stop, lambda: None)
+        checkpoints = Checkpoints(lambda: self.saver, self.journal, *told, alone.stopwatch, Witness(), resume=str)
+        copies = CopyWriter(network.layout) if config.run.evaluate_late else None
+        self.evaluated = Evaluations(self.evaluation, self.journal, *told, transport, stop, self.moment, copies)
+        self.monitor = MasterMonitor(*told, self.journal, checkpoints, self.moment, self.evaluated)
         self.monitor.start()
+
+    def moment(self, loss: float | None) -> Moment:
+        return Moment(self.state.trained, self.state.index, self.monitor.cadence.seconds, loss, self.rate)
 
     def turn(self, whole: bool = False) -> bool:
         self.trainer.all_wait = whole
@@ -164,7 +163,7 @@ def test_an_evaluation_s_loss_is_over_what_lies_between_two_but_at_most_an_epoch
     """Several an epoch, or one every few epochs, or one at the end."""
     run = Run(f"run.evaluate_every={every}")
     train(run, [8.0, 6.0, 5.0, 3.0], 0.1)
-    run.monitor.measure()
+    run.evaluated.measure()
     run.monitor.finish(evaluate=True)
     assert [record["train_loss"] for record in run.evaluations()] == losses
 
@@ -218,7 +217,7 @@ def test_a_copy_that_is_there_is_not_made_again(tmp_path: Path) -> None:
     """One that had not been written before the loss is made where the training goes on."""
     run = Run(*LATE, folder=tmp_path)
     train_late(run, [0.5, 0.25])
-    run.monitor.settle_copies(run.monitor.transport)
+    run.evaluated.settle_copies(run.evaluated.transport)
     Run(*LATE, folder=tmp_path, numbers=run.state.numbers()).monitor.finish(evaluate=False)
     assert [copy.name for copy in waiting(tmp_path)] == ["000000000005", "000000000010"]
     delete(waiting(tmp_path)[-1])
@@ -312,7 +311,7 @@ def test_late_evaluations_are_of_their_moments_and_take_no_time(tmp_path: Path) 
     train_late(run, [0.5, 0.25, 0.125])
     assert run.monitor.cadence.seconds == 3.0
     run.state.theta[:] = 0.0625
-    run.monitor.measure()
+    run.evaluated.measure()
     run.monitor.finish(evaluate=True)
     moments = [(5, 1.0, 1, 0.5, 0.5), (10, 2.0, 2, 0.25, 0.25), (15, 3.0, 3, 0.125, 0.125)]
     assert told(run)[:3] == moments and told(run)[3][-1] == 0.0625 and run.monitor.evaluated
@@ -341,7 +340,7 @@ def test_late_evaluations_tell_the_rates_of_their_moments(tmp_path: Path) -> Non
     """Although a plateau has lowered the rate since."""
     run, rates = Run(*LATE, folder=tmp_path), iter([2.0, 0.4])
     for rate in rates:
-        run.monitor.rate_at = lambda samples, rate=rate: rate
+        run.rate = rate
         train_late(run, [0.5])
     run.monitor.finish(evaluate=True)
     assert [record["learning_rate"] for record in run.evaluations()] == [2.0, 0.4]
@@ -350,15 +349,14 @@ def test_late_evaluations_tell_the_rates_of_their_moments(tmp_path: Path) -> Non
 
 def test_checkpoints_of_the_same_samples_are_recorded_whole(run: Run) -> None:
     """The last one begins before it is known that the one at the last evaluation has been written."""
-    saver: Any = SimpleNamespace(begun=0, outcomes=list)
-    run.monitor.saver = saver
+    run.saver = saver = SimpleNamespace(begun=0, outcomes=list)
     run.counters.trained(10, 1.0)
     for index in (1, 2):
         run.state.index = index
         run.monitor.checkpoint(lambda: setattr(saver, "begun", saver.begun + 1))
         run.pass_time(1.0)
     saver.outcomes = lambda: [(Path("000000000010"), "")] * 2
-    run.monitor.tell_of_checkpoints(saver)
+    run.monitor.checkpoints.tell()
     told = [record for record in run.records if record["event"] == "checkpoint"]
     assert [(each["samples"], each["step"], each["seconds"]) for each in told] == [(10, 1, 0.0), (10, 2, 1.0)]
 
@@ -385,7 +383,7 @@ def test_late_evaluations_survive_a_stop(tmp_path: Path) -> None:
 def test_a_torn_copy_is_left_out_with_a_warning(tmp_path: Path) -> None:
     run = Run(*LATE, folder=tmp_path)
     train_late(run, [0.5, 0.25])
-    run.monitor.late.settle()  # type: ignore[union-attr]
+    run.evaluated.settle_copies(run.evaluated.transport)
     with (tmp_path / "late/000000000005/state.h5").open("r+b") as file:
         file.truncate(100)
     run.monitor.finish(evaluate=True)
@@ -403,7 +401,7 @@ def test_the_results_at_the_end_are_of_the_last_parameters(run: Run, moved: bool
     if moved:
         run.state.theta += 0.5
     if not stopped:
-        run.monitor.measure()
+        run.evaluated.measure()
     run.monitor.finish(evaluate=not stopped)
     assert run.monitor.evaluated == (not moved or not stopped)
     assert len(run.evaluations()) == 1 + (moved and not stopped)
@@ -442,14 +440,14 @@ def test_records_that_were_deleted_are_written_again(run: Run, tmp_path: Path) -
     """All of them, with the next one; but not into another folder in the place of the run's."""
     folder = tmp_path / "run"
     folder.mkdir()
-    path, monitor = folder / "metrics.jsonl", run.monitor
-    monitor.metrics, monitor.folder, monitor.find = Metrics(path), folder, lambda: folder
-    monitor.write("start", samples=0)
+    path, journal = folder / "metrics.jsonl", run.journal
+    journal.metrics, journal.folder, journal.find = Metrics(path), folder, lambda: folder
+    journal.write("start", samples=0)
     path.unlink()
     train(run, [8.0], 2.0)
     assert [record["event"] for record in map(json.loads, path.read_text().splitlines())] == ["start", "train"]
     path.unlink()
-    monitor.find = lambda: None
+    journal.find = lambda: None
     train(run, [8.0], 2.0)
     assert not path.exists()
 
@@ -462,8 +460,8 @@ def test_a_stale_handle_of_the_records_ends_no_training(
     def stale(handle: int) -> os.stat_result:
         raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
 
-    monitor = run.monitor
-    monitor.metrics, monitor.folder, monitor.find = Metrics(tmp_path / "metrics.jsonl"), tmp_path, lambda: tmp_path
+    journal = run.journal
+    journal.metrics, journal.folder, journal.find = Metrics(tmp_path / "metrics.jsonl"), tmp_path, lambda: tmp_path
     with monkeypatch.context() as patch:
         patch.setattr(os, "fstat", stale)
         train(run, [8.0], 2.0)

@@ -130,3 +130,13 @@ def test_ranks_clip_the_gradient_of_all(simulated: Callable[..., Any], tmp_path:
 def test_hybrid_updates_before_the_gradient_is_whole(key: str, fc_batch: str) -> None:
     with pytest.raises(BadInput, match=rf"training\.{key.partition('=')[0]}: not with hybrid, wh"):
         configuration.load(None, ["algorithm.name=hybrid", f"algorithm.fc_batch={fc_batch}", f"training.{key}"])
+
+
+def test_records_tell_of_a_plateau_after_a_pretraining(simulated: Callable[..., Any], tmp_path: Path) -> None:
+    """They told the rate that it would have without any."""
+    keys = ("algorithm.name=easgd-sync", "algorithm.plateau=2", "training.learning_rate=1e-5", "training.epochs=1")
+    keys += ("model.preset=strom2015-dnn", "model.width=0.01", "pretraining.method=layerwise", "pretraining.epochs=0.1")
+    settings = [word for key in keys for word in ("--set", key)]
+    ended = simulated(2, *settings, "--out", str(tmp_path / "run"))
+    assert ended.status == 0, ended.err
+    assert records(tmp_path / "run")[-1]["learning_rate"] == pytest.approx(1e-6)

@@ -140,4 +140,4 @@ class Meetings(Loop[Part]):
         if odd and not over:
             raise TrainingFailed(line)
         if odd and self.peer.number == 0:
-            self.session.monitor.warn(line)
+            self.session.journal.warn(line)

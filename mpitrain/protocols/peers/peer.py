@@ -184,7 +184,7 @@ class Peer(Trainer):
             step = self.compressor.step_at(self._rate_of_entries(settings, len(self.members)))
             if step < COARSE:
                 line = f"stage {number}: rate x threshold is only {step} units of 2^-26: coarse steps"
-                self.session.monitor.warn(line)
+                self.session.journal.warn(line)
 
 
 def _compressor(session: Session, options: SparseDelta) -> Compressor:

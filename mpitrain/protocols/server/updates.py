@@ -16,7 +16,7 @@ class Updates:
     """Checks a gradient, and applies it to the state of the session."""
 
     def __init__(self, session: Session) -> None:
-        self.state, self.counters, self.monitor = session.state, session.counters, session.monitor
+        self.state, self.counters, self.journal = session.state, session.counters, session.journal
         self.options, self.schedule = session.config.algorithm, session.schedule
         self.rule = self.options.master(session.device.fast)
         self.limit = session.config.run.nonfinite_limit
@@ -57,8 +57,8 @@ class Updates:
         self.counters.refusals += 1
         samples = f"samples {told.work.start} to {told.work.start + told.work.count} of epoch {told.work.epoch}"
         line = f"rank {worker}: its gradient from update {told.index} over {samples} is not finite"
-        self.monitor.progress.line(f"{line}; it is refused, and its samples are handed out again")
-        self.monitor.write("refused", worker=worker, index=told.index, loss=told.loss)
+        self.journal.progress.line(f"{line}; it is refused, and its samples are handed out again")
+        self.journal.write("refused", worker=worker, index=told.index, loss=told.loss)
         if self._refused_in_a_row[worker] >= self.limit:
             raise TrainingFailed(
                 f"{line}, nor were the {self.limit - 1} before it (run.nonfinite_limit); "

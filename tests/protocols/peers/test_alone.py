@@ -100,7 +100,7 @@ def test_coarse_steps_are_warned_of_once_a_stage(session_of) -> None:
     lines = []
     settings = ("training.learning_rate=0.1", "stages=[{at=0.5, learning_rate=1e-6}]", "training.minibatch=8")
     session = session_of(Transport(deadline=10.0), "algorithm.name=sparse-delta", *settings)
-    session.monitor.progress.line = lines.append
+    session.journal.progress.line = lines.append
     PROTOCOLS["peers"](session)
     assert len(lines) == 1 and "stage 1" in lines[0] and "2^-26" in lines[0]
 

@@ -171,7 +171,7 @@ def test_a_non_finite_gradient_is_refused_by_the_server(session_of, transport, m
 
     monkeypatch.setattr(session.learner, "gradient", gradient)
     named = []
-    monkeypatch.setattr(session.monitor, "write", lambda event, worker, **more: named.append(worker))
+    monkeypatch.setattr(session.journal, "write", lambda event, worker, **more: named.append(worker))
     PROTOCOLS["server"](session)
     if transport.rank == 0:
         assert set(named) <= {1} and np.isfinite(session.state.theta).all()
