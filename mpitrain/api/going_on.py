@@ -15,7 +15,7 @@ from typing import Literal, cast
 import msgspec
 
 from mpitrain import checkpoint
-from mpitrain.api.finish import STATUS
+from mpitrain.api.ending import STATUS
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.shared import share_state
 from mpitrain.api.spares import SPARE

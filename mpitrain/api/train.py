@@ -18,7 +18,7 @@ from mpitrain import __version__
 from mpitrain import config as configuration
 from mpitrain.api.computing import chosen
 from mpitrain.api.failures import failures_recorded
-from mpitrain.api.finish import finish, sha256
+from mpitrain.api.finish import finish
 from mpitrain.api.folder import Reserved
 from mpitrain.api.going_on import introduce, prepare_for_loss
 from mpitrain.api.opening import open_run_folder
@@ -29,6 +29,7 @@ from mpitrain.api.session import new_session
 from mpitrain.api.setup import Prepared, prepare
 from mpitrain.api.shared import callback_of, share_checkpoint, shared_code, shared_config, started_or_resumed
 from mpitrain.api.spares import beside_spares
+from mpitrain.api.summary import sha256
 from mpitrain.checkpoint import coordination
 from mpitrain.config import Config
 from mpitrain.models.design import to_lines
