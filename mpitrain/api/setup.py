@@ -79,6 +79,20 @@ def _sharing(transport: Transport, config: Config) -> Sharing:
         return ALONE
 
 
+def _device(transport: Transport, config: Config, options: TrainOptions) -> Cpu:
+    """Where this rank computes."""
+    if options.phantom:
+        device = Phantoms(transport.runtime.pace, options.density or config.algorithm.density or DENSITY)
+        if config.algorithm.sparse and not (options.density or config.algorithm.density):
+            device.why = f"of each gradient {DENSITY:.1%} is sent, as --density is not given"
+        return device
+    if transport.runtime.simulated:
+        return CPU.observed(transport.runtime.pace.around)
+    of_torch = "model.import" if config.model.import_ else "model.backend = 'torch'"
+    unfit = partial(torch_start.without_cuda, of_torch) if config.by_torch else lambda: ""
+    return choose(config.run.device, config.run.matmul, transport.local_rank, unfit=unfit)
+
+
 def _built(
     transport: Transport,
     config: Config,
@@ -91,17 +105,7 @@ def _built(
     data, unless the data are already open as `source`. The training part is normalised by the statistics `known`, or
     else by its own."""
     require_keys(transport, config, options)
-    if options.phantom:
-        device: Cpu = Phantoms(transport.runtime.pace, options.density or config.algorithm.density or DENSITY)
-        if config.algorithm.sparse and not (options.density or config.algorithm.density):
-            device.why = f"of each gradient {DENSITY:.1%} is sent, as --density is not given"
-    elif transport.runtime.simulated:
-        device = CPU.observed(transport.runtime.pace.around)
-    else:
-        of_torch = "model.import" if config.model.import_ else "model.backend = 'torch'"
-        unfit = partial(torch_start.without_cuda, of_torch) if config.by_torch else lambda: ""
-        device = choose(config.run.device, config.run.matmul, transport.local_rank, unfit=unfit)
-    threads = transport.threads(config.run.threads)
+    device, threads = _device(transport, config, options), transport.threads(config.run.threads)
 
     def opened() -> tuple[DataSource, Part]:
         found = source or source_of(config, code)

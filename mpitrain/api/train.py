@@ -35,6 +35,7 @@ from mpitrain.config import Config
 from mpitrain.models.design import to_lines
 from mpitrain.models.network import warm
 from mpitrain.monitoring import trace
+from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.mpi import Transport, library
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.recording import recorder as event_recorder
@@ -44,6 +45,7 @@ from mpitrain.protocols import PREPARATIONS, PROTOCOLS
 from mpitrain.protocols.messages import Over
 from mpitrain.protocols.standby import dismiss, idle_ranks, stand_by
 from mpitrain.signals import Stop
+from mpitrain.training.context import Session
 from mpitrain.training.inputs import design_of
 
 Told = Callable[[Path], None]  #: called with the run folder
@@ -97,9 +99,11 @@ def explained(config: Config) -> str:
     return f"{before}{section}{own}\n{comment}\n{rest}"
 
 
-def _train(
-    transport: Transport, config: Config, options: TrainOptions, stop: Stop, folder: Reserved, told: Told
-) -> int:
+def _ready(
+    transport: Transport, config: Config, options: TrainOptions, stop: Stop, folder: Reserved
+) -> tuple[Session, MasterMonitor | None]:
+    """A session that can train, in its run folder, once all that the user has given was found to fit; and the monitor,
+    on rank 0."""
     code = shared_code(transport, config, options)
     callback = callback_of(transport, config, options)
     config, source = chosen(transport, config, options, code)
@@ -125,6 +129,14 @@ def _train(
         share_checkpoint(session)
     if session.goes_on:
         prepare_for_loss(session)
+    return session, monitor
+
+
+def _train(
+    transport: Transport, config: Config, options: TrainOptions, stop: Stop, folder: Reserved, told: Told
+) -> int:
+    session, monitor = _ready(transport, config, options, stop, folder)
+    transport, config = session.transport, session.config
     with failures_recorded(session):
         if not options.resume:
             pretrain(session)
@@ -142,7 +154,7 @@ def _train(
             stand_by(session, session.members[0], "the end of the training")
         if transport.rank == session.members[0]:
             dismiss(session, idle_ranks(session), Over())
-        stopped = np.array([int(stop.flag)])
+        stopped = np.array([int(session.stop.flag)])
         transport.sum(stopped, "the end")
         status = finish(session, monitor, bool(stopped[0]), recorder)
         session.witness.end(status, lambda: "" if transport.rank else sha256(session) or "")
