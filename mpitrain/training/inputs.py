@@ -2,12 +2,12 @@
 
 import copy
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
 import msgspec
 
-from mpitrain.config import Config
+from mpitrain.config import Config, ModelOptions
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput
 from mpitrain.models import network as networks
@@ -101,8 +101,6 @@ def _imported(
 ) -> "TorchModel":
     """The model that `model.import` names, with the documents that a run folder keeps of it; as for `network_of`."""
     torch_start.require("model.import")
-    import torch
-
     from mpitrain.models.torch.module import TorchModel
 
     options, keywords = config.model, config.model.options or {}
@@ -133,10 +131,20 @@ def _imported(
         merit=merit,
         dtype=config.training.dtype,
     )
+    model.documents = _documents(options, model, seen, classes, own)
+    return model
+
+
+def _documents(
+    options: ModelOptions, model: Model, seen: Sequence[int], classes: int, own: Mapping[str, Code]
+) -> dict[str, str]:
+    """What a run folder keeps of a model of the user's: the code, and a record of what was made by it."""
+    import torch
+
     record = ModelRecord(
         options.import_ or "",
         options.loss or "",
-        keywords,
+        options.options or {},
         list(seen),
         classes,
         [(p.name, list(p.shape)) for p in model.layout.parameters],
@@ -144,5 +152,4 @@ def _imported(
         str(torch.__version__),
         options.metric or "",
     )
-    model.documents = {NAME: json.dumps(msgspec.to_builtins(record), indent=1) + "\n", **texts(own)}
-    return model
+    return {NAME: json.dumps(msgspec.to_builtins(record), indent=1) + "\n", **texts(own)}
