@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -45,6 +45,7 @@ class Ranks:
         self._share: object = None  # identifies the loop over the current epoch; None between epochs
         self._shows = False
         self._current: Dealt | None = None
+        self._batch = ExitStack()  # undoes what is done to the module for the current batch
         self._undo = ExitStack()  # undoes what the block does to the module, the optimizer and the run folder
 
     @property
@@ -65,6 +66,7 @@ class Ranks:
             self._flat, self._method, self._record = self._start(self._transport, self._attendance)
             self._undo.callback(self._flat.release)
             self._undo.callback(self._method.release)
+            self._undo.callback(self._batch.close)
             self._undo.enter_context(self._record)
             self._undo.callback(self._flat.optimizer.register_step_pre_hook(self._before_step).remove)
             self._calls = self._transport.duplicate()  # its messages cannot meet others: ranks may make different calls
@@ -97,8 +99,9 @@ class Ranks:
                     self._method.before(self._t, dealt)
                 self.weight = int(dealt.samples > 0)
                 self._handed += self._share is share
-                with nullcontext() if self.weight else self._flat.gradients_are_zero():
-                    yield dealt.batch
+                if not self.weight:
+                    self._batch.enter_context(self._flat.gradients_are_zero())
+                yield dealt.batch
                 if self._share is not share:
                     raise BadInput("ranks.share: another one began within this one's loop; take one after the other")
             with self._attendance:
@@ -106,6 +109,7 @@ class Ranks:
         finally:
             if self._share is share:
                 self._share, self._handed = None, 0
+                self._batch.close()
 
     @property
     def epoch(self) -> int:
@@ -197,6 +201,7 @@ class Ranks:
 
     def _done(self) -> None:
         """End the current batch, if there is one: the user is done with it."""
+        self._batch.close()
         if self._current is not None:
             self._method.after(self._t)
             self._record.samples += self._current.together
