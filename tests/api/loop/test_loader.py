@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[t
 from torch.utils.data import (  # noqa: E402
     BatchSampler,
     DataLoader,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     Sampler,
@@ -198,6 +199,14 @@ def test_what_no_other_loader_stands_for(loader: Any, samples: int) -> None:
     expected = {40: [*DATA, *DATA], 20: DATA, 7: range(7)}.get(samples)
     assert len(in_order(own)) == samples
     assert expected is None or in_order(own) == sorted(i + shift for i in expected)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_sampler_that_divides_the_samples_itself(inner: bool) -> None:
+    sampler = DistributedSampler(DATA, num_replicas=2, rank=1)
+    keys = {"batch_sampler": BatchSampler(sampler, 4, False)} if inner else {"sampler": sampler}
+    with pytest.raises(BadInput, match=r"ranks\.share: the loader's DistributedSampler gives each rank its own part"):
+        dealt(DataLoader(DATA, **keys), 2)
 
 
 def test_with_replacement() -> None:
