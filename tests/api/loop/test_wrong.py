@@ -27,6 +27,7 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
         ("nan", "easgd-sync", r"mpitrain: rank 1: the parameters are not finite after \d+ batches"),
         ("nan", "allreduce", r"mpitrain: the parameters are not finite after \d+ batches"),
         ("another model", "allreduce", "mpitrain: model: rank 1 has another one than rank 0"),
+        ("another seed", "easgd", r"mpitrain: rank 1 called distribute\(.*seed=6, tau=3\), rank 0 .*seed=5"),
         ("exception", "easgd", "rank 1: KeyError: 'mine'"),
         ("exit", "block-momentum", "rank 1: SystemExit: 3"),
         ("moved", "easgd", "mpitrain: model: 0.weight has got other memory within the block"),
