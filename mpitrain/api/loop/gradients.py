@@ -7,9 +7,11 @@ import torch
 
 from mpitrain.api.loop.loader import Dealt
 from mpitrain.api.loop.method import Method
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, named, say
 from mpitrain.models.torch.binding import parts
 from mpitrain.training.buckets import Buckets
+
+APART = 1e-3  # relative distance of parameters, far more than unlike machines' rounding makes of the same steps
 
 
 class Gradients(Method):
@@ -55,6 +57,14 @@ class Gradients(Method):
 
     def finish(self, t: int) -> None:
         self.roll.call(t, "the end of the loop", leaving=True, sums=self._sums)
+        first = self.flat.x.copy()
+        self.transport.broadcast_array(first, "rank 0's parameters")
+        apart = np.linalg.norm(self.flat.x - first) > APART * np.linalg.norm(first)
+        odd = np.flatnonzero(self.roll.call(t, "the ranks' parameters", count=int(apart))).tolist()
+        if odd and self.transport.rank == 0:
+            line = f"warning: {named(odd)}: the parameters differed from rank 0's, whose steps were others"
+            say(f"{line}, as where each rank adds noise of its own; all have rank 0's now")
+        np.copyto(self.flat.x, first)
 
     def settle(self) -> None:
         if self._held:
@@ -65,7 +75,7 @@ class Gradients(Method):
             hook.remove()
 
     def _start_roll(self, sums: int) -> None:
-        self.roll.start(sums=sums)
+        self.roll.start(sums=sums, rate=self.flat.learning_rate)
         self._rolling = True
 
     def _end_roll(self) -> None:

@@ -49,6 +49,10 @@ def meet(k: int, ranks: Any) -> None:
             model.double().float()
         case "unfrozen":
             model[0].bias.requires_grad_(True)
+        case "learning rate":
+            optimizer.param_groups[0]["lr"] = 0.02
+        case "noise":
+            torch.nn.init.normal_(model[0].weight)
         case "silence":
             time.sleep(5)
         case "stopped":
