@@ -46,6 +46,7 @@ class Gradients(Method):
         self._start_roll(self._sums)
 
     def before_step(self) -> None:
+        self._require_ended()
         if self._held:
             raise BadInput("optimizer.step: gradients were only added up, within ranks.accumulate(): none is summed")
         if self._stepped == self._sums and self.ranks > 1:
@@ -53,6 +54,7 @@ class Gradients(Method):
         self._stepped = self._sums
 
     def after(self, t: int) -> None:
+        self._require_ended()
         self._end_roll()
 
     def finish(self, t: int) -> None:
@@ -82,6 +84,11 @@ class Gradients(Method):
         if self._rolling:
             self._rolling = False
             self.roll.end(self._t, "the other ranks' next batch")
+
+    def _require_ended(self) -> None:
+        if self._running:
+            line = "ended in an error, and the ranks' gradients were not summed: a batch cannot be left out by one rank"
+            raise BadInput(f"backward: of rank {self.transport.rank} {line}")
 
     def _require_sums(self) -> None:
         for name, p, view in zip(self.flat.names, self.flat.parameters, self._views, strict=True):

@@ -19,6 +19,7 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
         ("break late", "block-momentum", "mpitrain: the ranks took 26, 25 batches: one left the loop early"),
         ("more batches", "allreduce", "mpitrain: rank 0 left the loop after 6 batches, and rank 1 did not"),
         ("no backward", "allreduce", "mpitrain: rank 1 called backward less often than the others"),
+        ("failed backward", "allreduce", "mpitrain: backward: of rank 1 ended in an error, and the ranks' gradients"),
         ("further backward", "allreduce", "mpitrain: rank 0 called backward less often than the others"),
         ("break", "sparse-delta", r"mpitrain: rank 1 left the loop after \d+ batches, and rank 0 did not"),
         ("nan", "sparse-delta", "mpitrain: rank 1: the parameters are not finite"),

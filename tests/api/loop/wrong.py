@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -92,6 +93,11 @@ for algorithm in algorithms:
                         out.backward()
                 if case == "nan" and here and k == 4:
                     out = out * float("nan")
+                if case == "failed backward" and here and k == 4:
+                    model[0].weight.register_hook(lambda g: 1 / 0)
+                    with suppress(ZeroDivisionError):
+                        out.backward()
+                    continue
                 if case not in ("unsummed", "added up") and not (case == "no backward" and here and k == 4):
                     out.backward()
                 if case == "further backward" and here and (epoch, k) == (1, 12):  # of the last batch
