@@ -87,6 +87,7 @@ class Ranks:
         and a shuffled order is drawn from the seed and the epoch. Of any other iterable, the ranks take one batch each
         in turn. Raises BadInput if the loop goes on after another `share` has begun: they cannot be nested.
         """
+        self._require_open("ranks.share")
         epoch, handed = self._epochs, 0 if self._share else self._handed
         share = self._share = object()
         self._epochs, self._handed = epoch + 1, handed  # at once: the loop may be left early
@@ -125,8 +126,8 @@ class Ranks:
         Python's), the algorithm's state, and the place in the order of samples; a scheduler and a GradScaler are not
         saved. Raises BadInput naming what cannot be saved or written.
         """
+        self._require_own_parameters("ranks.save")
         with self._attendance:
-            self._require_own_parameters("ranks.save")
             self._done()
             self._saves.save(Path(path), Clock(self._t, self.epoch, self._handed, self._record.samples))
 
@@ -139,8 +140,8 @@ class Ranks:
         epochs, all start from the algorithm's model, rank r with the optimizer's state of rank r modulo the number of
         ranks that saved. Raises BadInput naming the file and what does not fit; then all is as before.
         """
+        self._require_own_parameters("ranks.load")
         with self._attendance:
-            self._require_own_parameters("ranks.load")
             if self._share is not None:
                 raise BadInput("ranks.load: within an epoch; load before its first batch")
             self._done()
@@ -195,7 +196,12 @@ class Ranks:
             raise BadInput("optimizer.step: no batch of ranks.share is in hand: the ranks' models would drift apart")
         self._method.before_step()
 
+    def _require_open(self, call: str) -> None:
+        if Ranks._open is not self:
+            raise BadInput(f"{call}: outside of its with block, where the ranks train")
+
     def _require_own_parameters(self, call: str) -> None:
+        self._require_open(call)
         if self._shows:
             raise BadInput(f"{call}: within ranks.model(), where the module has other parameters than this rank's")
 

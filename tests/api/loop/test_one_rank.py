@@ -160,6 +160,24 @@ def test_two_at_once_and_one_after_the_other() -> None:
         assert ranks.is_first and (ranks.rank, ranks.size) == (0, 1)
 
 
+@pytest.mark.parametrize("entered", [False, True])
+def test_calls_outside_of_the_block(entered: bool) -> None:
+    """Before it nothing is there yet; after it the method's windows are gone, and nothing is trained."""
+    model = nn.Linear(2, 2)
+    ranks = mpitrain.distribute(model, sgd(model), "easgd")
+    if entered:
+        with ranks:
+            pass
+        assert ranks.mean(3.0) == 3
+    for call, make in {
+        "share": lambda: next(ranks.share([torch.zeros(3, 2)])),
+        "save": lambda: ranks.save("kept"),
+        "load": lambda: ranks.load("kept"),
+    }.items():
+        with pytest.raises(BadInput, match=rf"^ranks\.{call}: outside of its with block"):
+            make()
+
+
 @pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_after_an_exception_all_is_as_before(algorithm: str) -> None:
     """Within the block: a second one works, and the optimizer and the module work without any."""
