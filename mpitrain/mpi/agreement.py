@@ -75,6 +75,13 @@ def odd_one(texts: list[str]) -> int:
     return next((rank for rank, text in enumerate(texts) if text != texts[0]), 0)
 
 
+def called_alike(transport: Transport, call: str, what: str) -> None:
+    """Raise BadInput on all ranks unless all of them make the same call, arguments included. Collective."""
+    texts = transport.gather_texts(call, what)
+    if odd := odd_one(texts):
+        raise BadInput.known(f"rank {odd} called {texts[odd]}, rank 0 {texts[0]}", spoken_here=transport.rank == 0)
+
+
 def alone(action: Callable[[], int | None], why: str) -> int:
     """In a job of one process, what `action` returns, or 0. A job of several is refused with `why` and status 2."""
 

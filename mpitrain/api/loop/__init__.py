@@ -23,7 +23,7 @@ from mpitrain.config import Config, resolve
 from mpitrain.errors import BadInput, nearest
 from mpitrain.models.torch import state as torch_state
 from mpitrain.mpi import Transport
-from mpitrain.mpi.agreement import agreed
+from mpitrain.mpi.agreement import agreed, called_alike
 from mpitrain.start import DEADLINE
 
 #: The method that carries out the algorithms of each protocol around a user's loop.
@@ -63,6 +63,7 @@ def distribute(
 
     def start(transport: Transport, attendance: Attendance) -> tuple[FlatModule, Method, RunRecord]:
         flat, config = agreed(transport, prepared, "the models")
+        called_alike(transport, call, "the models")
         flat.start_together(transport)
         record = agreed(transport, lambda: RunRecord(transport, config, folder_of("out", out)), "the folder")
         algorithm = replace(config.algorithm, chosen=TheirOptimizer())
@@ -76,6 +77,8 @@ def distribute(
         torch_state.unfold(model)
         return flat, config
 
+    told = {"algorithm": algorithm, "seed": seed, **options}
+    call = f"distribute({', '.join(f'{name}={told[name]!r}' for name in sorted(told))})"
     return Ranks(start, seed, deadline if _is_deadline(deadline) else DEADLINE)  # until all ranks refuse it
 
 

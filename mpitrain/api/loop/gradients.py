@@ -7,9 +7,11 @@ import torch
 
 from mpitrain.api.loop.loader import Dealt
 from mpitrain.api.loop.method import Method
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, named, say
 from mpitrain.models.torch.binding import parts
 from mpitrain.training.buckets import Buckets
+
+APART = 1e-3  # relative distance of parameters, far more than unlike machines' rounding makes of the same steps
 
 
 class Gradients(Method):
@@ -44,6 +46,7 @@ class Gradients(Method):
         self._start_roll(self._sums)
 
     def before_step(self) -> None:
+        self._require_ended()
         if self._held:
             raise BadInput("optimizer.step: gradients were only added up, within ranks.accumulate(): none is summed")
         if self._stepped == self._sums and self.ranks > 1:
@@ -51,10 +54,19 @@ class Gradients(Method):
         self._stepped = self._sums
 
     def after(self, t: int) -> None:
+        self._require_ended()
         self._end_roll()
 
     def finish(self, t: int) -> None:
         self.roll.call(t, "the end of the loop", leaving=True, sums=self._sums)
+        first = self.flat.x.copy()
+        self.transport.broadcast_array(first, "rank 0's parameters")
+        apart = np.linalg.norm(self.flat.x - first) > APART * np.linalg.norm(first)
+        odd = np.flatnonzero(self.roll.call(t, "the ranks' parameters", count=int(apart))).tolist()
+        if odd and self.transport.rank == 0:
+            line = f"warning: {named(odd)}: the parameters differed from rank 0's, whose steps were others"
+            say(f"{line}, as where each rank adds noise of its own; all have rank 0's now")
+        np.copyto(self.flat.x, first)
 
     def settle(self) -> None:
         if self._held:
@@ -65,13 +77,18 @@ class Gradients(Method):
             hook.remove()
 
     def _start_roll(self, sums: int) -> None:
-        self.roll.start(sums=sums)
+        self.roll.start(sums=sums, rate=self.flat.learning_rate)
         self._rolling = True
 
     def _end_roll(self) -> None:
         if self._rolling:
             self._rolling = False
             self.roll.end(self._t, "the other ranks' next batch")
+
+    def _require_ended(self) -> None:
+        if self._running:
+            line = "ended in an error, and the ranks' gradients were not summed: a batch cannot be left out by one rank"
+            raise BadInput(f"backward: of rank {self.transport.rank} {line}")
 
     def _require_sums(self) -> None:
         for name, p, view in zip(self.flat.names, self.flat.parameters, self._views, strict=True):

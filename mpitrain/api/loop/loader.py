@@ -35,15 +35,14 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
     it shuffles, the order is drawn from the seed and the epoch, as the trainer's is.
 
     Of other iterables the ranks take one batch each in turn; likewise if the loader has its own sampler or batch
-    sampler, its own `__iter__`, or no batch_size. Its random numbers then follow from the seed and the epoch. Raises
-    BadInput for anything that cannot be iterated.
+    sampler, its own `__iter__`, or no batch_size. What they draw at random then follows from the seed and the epoch.
+    Raises BadInput for anything that cannot be iterated, and for a sampler that divides the samples itself.
     """
     if not isinstance(loader, Iterable):
         raise BadInput(f"ranks.share: a {type(loader).__name__} is no iterable of batches")
-    if not isinstance(loader, DataLoader) or isinstance(loader.dataset, IterableDataset):
-        yield from _dealt(loader, part, parts, handed)
-        return
-    if _is_another_kind(loader) or loader.batch_sampler is None:  # the latter gives single samples
+    if isinstance(loader, DataLoader):
+        _require_undivided(loader)
+    if not isinstance(loader, DataLoader) or loader.batch_sampler is None or _is_another_kind(loader):
         yield from _dealt(drawn_apart(loader, lambda: _seed(seed, epoch)), part, parts, handed)
         return
     if loader.batch_size is not None and _takes_each_once(loader):
@@ -60,8 +59,16 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
 
 
 def _is_another_kind(loader: "DataLoader[Any]") -> bool:
-    """Whether the loader's class makes batches in its own way, which a plain `DataLoader` would not."""
-    return any(getattr(type(loader), each) is not getattr(DataLoader, each) for each in ("__iter__", "_get_iterator"))
+    """Whether the loader makes batches, of a stream or in its class's own way, that a plain `DataLoader` would not."""
+    own = any(getattr(type(loader), each) is not getattr(DataLoader, each) for each in ("__iter__", "_get_iterator"))
+    return own or isinstance(loader.dataset, IterableDataset)
+
+
+def _require_undivided(loader: "DataLoader[Any]") -> None:
+    for sampler in (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)):
+        if getattr(sampler, "num_replicas", 1) > 1:
+            line = f"ranks.share: the loader's {type(sampler).__name__} gives each rank its own part already"
+            raise BadInput(f"{line}, which would be divided again; give a loader without it, and shuffle=True")
 
 
 def _takes_each_once(loader: "DataLoader[Any]") -> bool:

@@ -15,6 +15,8 @@ from mpitrain.errors import BadInput, TrainingFailed, named, say
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
 
+ROUNDING = 1e-6  # relative: what two machines may make of one formula
+
 
 class Method:
     """Its methods are called around each batch, in this order: `before` the batch is handed out; `before_step`, before
@@ -92,18 +94,21 @@ class Roll:
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._told = np.zeros((transport.size, 4))
+        self._told = np.zeros((transport.size, 5))
 
-    def start(self, leaving: bool = False, unfit: bool = False, sums: int = 0, count: int = 0) -> None:
+    def start(
+        self, leaving: bool = False, unfit: bool = False, sums: int = 0, count: int = 0, rate: float = 0.0
+    ) -> None:
         """Say whether this rank leaves, whether its parameters are not finite, in how many sums of gradients it has
-        taken part, and what it has counted."""
+        taken part, what it has counted, and its learning rate, if all ranks are to have the same."""
         self._told[:] = 0
-        self._told[self._transport.rank] = leaving, unfit, sums, count
+        self._told[self._transport.rank] = leaving, unfit, sums, count, rate
         self._request = self._transport.start_sum(self._told)
 
     def end(self, t: int, what: str) -> list[int]:
         """Wait for `what` after t batches; returns what each rank has counted. Raises BadInput on all ranks if some are
-        not finite, some have taken part in fewer sums than others, or some leave and others do not."""
+        not finite, some have taken part in fewer sums than others, some leave and others do not, or some have another
+        learning rate."""
         self._transport.wait(self._request, what)
         left, unfit = (np.flatnonzero(self._told[:, column]).tolist() for column in (0, 1))
         if unfit:
@@ -116,6 +121,10 @@ class Roll:
             others = [rank for rank in range(self._transport.size) if rank not in left]
             line = f"{named(left)} left the loop after {t} batches, and {named(others)} did not: all take as many"
             self.refuse(line, left)
+        rates = self._told[:, 4]
+        if odd := np.flatnonzero(abs(rates - rates[0]) > ROUNDING * abs(rates[0])).tolist():
+            line = f"{named(odd)}: the learning rate is {rates[odd[0]]:g}, rank 0's {rates[0]:g}, after {t} batches"
+            self.refuse(f"{line}: all are to take the same steps; of a metric, ranks.mean is the same on all", odd)
         return [int(count) for count in self._told[:, 3]]
 
     def call(

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -45,6 +45,7 @@ class Ranks:
         self._share: object = None  # identifies the loop over the current epoch; None between epochs
         self._shows = False
         self._current: Dealt | None = None
+        self._batch = ExitStack()  # undoes what is done to the module for the current batch
         self._undo = ExitStack()  # undoes what the block does to the module, the optimizer and the run folder
 
     @property
@@ -65,6 +66,7 @@ class Ranks:
             self._flat, self._method, self._record = self._start(self._transport, self._attendance)
             self._undo.callback(self._flat.release)
             self._undo.callback(self._method.release)
+            self._undo.callback(self._batch.close)
             self._undo.enter_context(self._record)
             self._undo.callback(self._flat.optimizer.register_step_pre_hook(self._before_step).remove)
             self._calls = self._transport.duplicate()  # its messages cannot meet others: ranks may make different calls
@@ -85,6 +87,7 @@ class Ranks:
         and a shuffled order is drawn from the seed and the epoch. Of any other iterable, the ranks take one batch each
         in turn. Raises BadInput if the loop goes on after another `share` has begun: they cannot be nested.
         """
+        self._require_open("ranks.share")
         epoch, handed = self._epochs, 0 if self._share else self._handed
         share = self._share = object()
         self._epochs, self._handed = epoch + 1, handed  # at once: the loop may be left early
@@ -97,8 +100,9 @@ class Ranks:
                     self._method.before(self._t, dealt)
                 self.weight = int(dealt.samples > 0)
                 self._handed += self._share is share
-                with nullcontext() if self.weight else self._flat.gradients_are_zero():
-                    yield dealt.batch
+                if not self.weight:
+                    self._batch.enter_context(self._flat.gradients_are_zero())
+                yield dealt.batch
                 if self._share is not share:
                     raise BadInput("ranks.share: another one began within this one's loop; take one after the other")
             with self._attendance:
@@ -106,6 +110,7 @@ class Ranks:
         finally:
             if self._share is share:
                 self._share, self._handed = None, 0
+                self._batch.close()
 
     @property
     def epoch(self) -> int:
@@ -121,8 +126,8 @@ class Ranks:
         Python's), the algorithm's state, and the place in the order of samples; a scheduler and a GradScaler are not
         saved. Raises BadInput naming what cannot be saved or written.
         """
+        self._require_own_parameters("ranks.save")
         with self._attendance:
-            self._require_own_parameters("ranks.save")
             self._done()
             self._saves.save(Path(path), Clock(self._t, self.epoch, self._handed, self._record.samples))
 
@@ -135,8 +140,8 @@ class Ranks:
         epochs, all start from the algorithm's model, rank r with the optimizer's state of rank r modulo the number of
         ranks that saved. Raises BadInput naming the file and what does not fit; then all is as before.
         """
+        self._require_own_parameters("ranks.load")
         with self._attendance:
-            self._require_own_parameters("ranks.load")
             if self._share is not None:
                 raise BadInput("ranks.load: within an epoch; load before its first batch")
             self._done()
@@ -191,12 +196,18 @@ class Ranks:
             raise BadInput("optimizer.step: no batch of ranks.share is in hand: the ranks' models would drift apart")
         self._method.before_step()
 
+    def _require_open(self, call: str) -> None:
+        if Ranks._open is not self:
+            raise BadInput(f"{call}: outside of its with block, where the ranks train")
+
     def _require_own_parameters(self, call: str) -> None:
+        self._require_open(call)
         if self._shows:
             raise BadInput(f"{call}: within ranks.model(), where the module has other parameters than this rank's")
 
     def _done(self) -> None:
         """End the current batch, if there is one: the user is done with it."""
+        self._batch.close()
         if self._current is not None:
             self._method.after(self._t)
             self._record.samples += self._current.together

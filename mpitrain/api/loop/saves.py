@@ -23,7 +23,7 @@ from mpitrain.errors import BadInput, naming, say, some
 from mpitrain.files import checksum, hdf5, writing
 from mpitrain.flat import Array
 from mpitrain.mpi import Transport
-from mpitrain.mpi.agreement import agreed, odd_one, of_first
+from mpitrain.mpi.agreement import agreed, called_alike, of_first
 
 
 class Saves:
@@ -71,9 +71,7 @@ class Saves:
         """Wait until all ranks make this call; return a name for its waits. Raises BadInput if the calls differ."""
         what = f"{call}, which all ranks call together"
         said = f"{call}({str(path)!r})" + ("" if t is None else f" after {t} batches")
-        texts = self._transport.gather_texts(said, what)
-        if odd := odd_one(texts):
-            raise BadInput.known(f"rank {odd} called {texts[odd]}, rank 0 {texts[0]}", spoken_here=self._first)
+        called_alike(self._transport, said, what)
         return what
 
     def _piece(self, path: Path, clock: Clock) -> FileContent:

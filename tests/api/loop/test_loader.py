@@ -13,6 +13,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[t
 from torch.utils.data import (  # noqa: E402
     BatchSampler,
     DataLoader,
+    DistributedSampler,
     IterableDataset,
     RandomSampler,
     Sampler,
@@ -122,6 +123,15 @@ def test_a_sampler_without_an_end(workers: int) -> None:
         assert in_order(in_turn[first : first + 5]) == list(range(10))
 
 
+class ShuffledStream(IterableDataset):  # type: ignore[type-arg]
+    """Its own order, which it draws as programs with a shuffle buffer do."""
+
+    def __iter__(self):
+        order = torch.randperm(20).tolist()
+        random.shuffle(order)
+        return iter(order)
+
+
 class Lengthless(Sampler):  # type: ignore[type-arg]
     def __iter__(self):
         order = list(range(20))
@@ -170,14 +180,17 @@ class ShiftedWithin(DataLoader):  # type: ignore[type-arg]
         (Shifted(DATA, 4, shuffle=True), 20),
         (ShiftedWithin(DATA, 4, shuffle=True), 20),
         (DataLoader(DATA, None, shuffle=True), 20),
+        (DataLoader(ShuffledStream(), 4), 20),
+        (ShuffledStream(), 20),
         (DataLoader(torch.arange(20), None, sampler=BatchSampler(RandomSampler(DATA), 4, False)), 20),
     ],
 )
-def test_what_no_other_loader_stands_for(loader: "DataLoader[Any]", samples: int) -> None:
+def test_what_no_other_loader_stands_for(loader: Any, samples: int) -> None:
     """Its own sampler, batches or samples are taken, alike on ranks that are seeded otherwise; on from anywhere."""
     rounds = []
     for part in range(2):
         torch.manual_seed(part)
+        random.seed(part)
         rounds.append(list(shared(loader, part, 2, 7, 0)))
         rest = list(shared(loader, part, 2, 7, 0, handed=1))
         assert [str(each) for each in rest] == [str(each) for each in rounds[part][1:]]
@@ -186,6 +199,14 @@ def test_what_no_other_loader_stands_for(loader: "DataLoader[Any]", samples: int
     expected = {40: [*DATA, *DATA], 20: DATA, 7: range(7)}.get(samples)
     assert len(in_order(own)) == samples
     assert expected is None or in_order(own) == sorted(i + shift for i in expected)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_sampler_that_divides_the_samples_itself(inner: bool) -> None:
+    sampler = DistributedSampler(DATA, num_replicas=2, rank=1)
+    keys = {"batch_sampler": BatchSampler(sampler, 4, False)} if inner else {"sampler": sampler}
+    with pytest.raises(BadInput, match=r"ranks\.share: the loader's DistributedSampler gives each rank its own part"):
+        dealt(DataLoader(DATA, **keys), 2)
 
 
 def test_with_replacement() -> None:

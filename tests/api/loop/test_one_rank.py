@@ -79,6 +79,22 @@ def test_shares_within_each_other_are_refused() -> None:
             [*ranks.share(data)]
 
 
+def test_a_batch_without_samples_that_is_left() -> None:
+    """Its gradient is zero, and that of no other batch: the loop over it may still be held."""
+    model = nn.Linear(2, 2)
+    with mpitrain.distribute(model, sgd(model), "easgd") as ranks:
+        left = ranks.share([torch.zeros(0, 2)])
+        model(next(left)).sum().backward()
+        assert ranks.weight == 0 and not model.bias.grad.any()
+        for batch in ranks.share([torch.zeros(3, 2)]):
+            model(batch).sum().backward()
+            assert ranks.weight == 1 and (model.bias.grad == 3).all()
+        left = ranks.share([torch.zeros(0, 2)])
+        next(left)
+    model(torch.zeros(1, 2)).sum().backward()
+    assert (model.bias.grad == 4).all()
+
+
 def test_a_rate_for_each_group_has_no_unit() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     optimizer = torch.optim.SGD([{"params": model[0].parameters()}, {"params": model[1].parameters(), "lr": 1.0}], 0.1)
@@ -142,6 +158,24 @@ def test_two_at_once_and_one_after_the_other() -> None:
         pass
     with mpitrain.distribute(model, sgd(model), "easgd") as ranks:
         assert ranks.is_first and (ranks.rank, ranks.size) == (0, 1)
+
+
+@pytest.mark.parametrize("entered", [False, True])
+def test_calls_outside_of_the_block(entered: bool) -> None:
+    """Before it nothing is there yet; after it the method's windows are gone, and nothing is trained."""
+    model = nn.Linear(2, 2)
+    ranks = mpitrain.distribute(model, sgd(model), "easgd")
+    if entered:
+        with ranks:
+            pass
+        assert ranks.mean(3.0) == 3
+    for call, make in {
+        "share": lambda: next(ranks.share([torch.zeros(3, 2)])),
+        "save": lambda: ranks.save("kept"),
+        "load": lambda: ranks.load("kept"),
+    }.items():
+        with pytest.raises(BadInput, match=rf"^ranks\.{call}: outside of its with block"):
+            make()
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

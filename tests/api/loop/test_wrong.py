@@ -19,6 +19,7 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
         ("break late", "block-momentum", "mpitrain: the ranks took 26, 25 batches: one left the loop early"),
         ("more batches", "allreduce", "mpitrain: rank 0 left the loop after 6 batches, and rank 1 did not"),
         ("no backward", "allreduce", "mpitrain: rank 1 called backward less often than the others"),
+        ("failed backward", "allreduce", "mpitrain: backward: of rank 1 ended in an error, and the ranks' gradients"),
         ("further backward", "allreduce", "mpitrain: rank 0 called backward less often than the others"),
         ("break", "sparse-delta", r"mpitrain: rank 1 left the loop after \d+ batches, and rank 0 did not"),
         ("nan", "sparse-delta", "mpitrain: rank 1: the parameters are not finite"),
@@ -27,7 +28,9 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
         ("nan", "easgd-sync", r"mpitrain: rank 1: the parameters are not finite after \d+ batches"),
         ("nan", "allreduce", r"mpitrain: the parameters are not finite after \d+ batches"),
         ("another model", "allreduce", "mpitrain: model: rank 1 has another one than rank 0"),
+        ("another seed", "easgd", r"mpitrain: rank 1 called distribute\(.*seed=6, tau=3\), rank 0 .*seed=5"),
         ("exception", "easgd", "rank 1: KeyError: 'mine'"),
+        ("learning rate", "allreduce", "mpitrain: rank 1: the learning rate is 0.02, rank 0's 0.1, after 5 batches"),
         ("exit", "block-momentum", "rank 1: SystemExit: 3"),
         ("moved", "easgd", "mpitrain: model: 0.weight has got other memory within the block"),
         ("stopped", "allreduce", r"mpitrain: rank \d: waited 2 s for rank 1 \(.*\); deadline sets the seconds"),
@@ -67,6 +70,13 @@ def test_a_rank_that_fails_before_it_comes(launch: Callable[..., Any], call: str
     ended = launch(3, program=("-c", "\n".join(lines)), deadline=90)
     assert ended.status != 0 and "KeyError: 'mine'" in ended.err
     assert re.search(r"^mpitrain: rank \d: waited 2 s for rank 1 \(the start of the program\)", ended.err, re.MULTILINE)
+
+
+def test_steps_that_differ(launch: Callable[..., Any]) -> None:
+    """With equal gradients, by what a rank does to its parameters: that is said, and all hold one model at the end."""
+    ended = launch(2, "noise", "allreduce", program=(PROGRAM,), deadline=90)
+    assert ended.status == 0 and "mpitrain: warning: rank 1: the parameters differed from rank 0's" in ended.err
+    assert len({line.split(": ")[1] for line in ended.out.splitlines() if ", rank" in line}) == 1
 
 
 def test_minutes_of_silence_are_none(launch: Callable[..., Any]) -> None:

@@ -5,6 +5,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -49,6 +50,10 @@ def meet(k: int, ranks: Any) -> None:
             model.double().float()
         case "unfrozen":
             model[0].bias.requires_grad_(True)
+        case "learning rate":
+            optimizer.param_groups[0]["lr"] = 0.02
+        case "noise":
+            torch.nn.init.normal_(model[0].weight)
         case "silence":
             time.sleep(5)
         case "stopped":
@@ -62,6 +67,8 @@ def meet(k: int, ranks: Any) -> None:
 deadline = 2.0 if case in ("silence", "stopped", "mean", "save") else 60.0
 for algorithm in algorithms:
     keys = {"allreduce": {}, "sparse-delta": {"synchronous": case == "break"}}.get(algorithm, {"tau": 3})
+    if case == "another seed":
+        keys["seed"] = 5 + here
     with mpitrain.distribute(model, optimizer, algorithm, deadline=deadline, **keys) as ranks:
         data = DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True)
         match case:
@@ -86,6 +93,11 @@ for algorithm in algorithms:
                         out.backward()
                 if case == "nan" and here and k == 4:
                     out = out * float("nan")
+                if case == "failed backward" and here and k == 4:
+                    model[0].weight.register_hook(lambda g: 1 / 0)
+                    with suppress(ZeroDivisionError):
+                        out.backward()
+                    continue
                 if case not in ("unsummed", "added up") and not (case == "no backward" and here and k == 4):
                     out.backward()
                 if case == "further backward" and here and (epoch, k) == (1, 12):  # of the last batch
