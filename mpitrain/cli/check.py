@@ -21,7 +21,7 @@ from mpitrain.sampling.batch import Batch
 
 #: The network of which a gradient and a sum are measured: that of Strom 2015, 14.6 million weights, minibatch 64.
 NETWORK, INPUT, CLASSES, MINIBATCH = "strom2015-dnn", (17, 20), 3000, 64
-WRITTEN, READ = 64 << 20, 256 << 20  # bytes
+WRITTEN, READ, SMALL = 64 << 20, 256 << 20, 8 << 20  # bytes
 SLOW = 50e6  # bytes per second of storage
 
 
@@ -41,11 +41,12 @@ class Found:
     within: Link | None
     between: Link | None
     write: float | None  # bytes per second
-    read: float | None  # of rank 0's node, while all nodes read
+    read: float | None  # of rank 0's node, while all nodes read; None also where the data are small
     gpu: bool = False  # whether a rank has a GPU, on which nothing of this was computed
 
     def lines(self) -> list[tuple[str, str]]:
         """Names and values to print."""
+        few = f"not measured (needs --data with {SMALL >> 20} MiB and more)"
         none, network = "not measured", f"{NETWORK}, {self.vector / 4e6:.1f} M weights, minibatch {MINIBATCH}"
         return [
             ("within a node", str(self.within or none)),
@@ -53,7 +54,7 @@ class Found:
             ("a gradient", f"{self.gradient:.3f} s on CPUs ({network})"),
             ("sum over all ranks", f"{self.sum:.3f} s for a vector of this network"),
             ("run folder", none if self.write is None else f"written at {self.write / 1e6:,.0f} MB/s"),
-            ("data", none if self.read is None else f"read at {self.read / 1e6:,.0f} MB/s"),
+            ("data", few if self.read is None else f"read at {self.read / 1e6:,.0f} MB/s"),
         ]
 
 
@@ -170,8 +171,9 @@ def _write(folder: Path) -> float:
             path.unlink()
 
 
-def _read(folder: Path) -> float:
-    """Bytes per second at which the first shards are read, past the page cache."""
+def _read(folder: Path) -> float | None:
+    """Bytes per second at which the first shards are read, past the page cache; None where they are so small that most
+    of the time goes to opening them."""
     taken, began = 0, time.perf_counter()
     with naming(f"--data: {folder}"):
         for path in sorted(folder.glob("*.h5")):
@@ -181,4 +183,4 @@ def _read(folder: Path) -> float:
                     taken += len(block)
     if not taken:
         raise BadInput(f"--data: {folder}: holds no shards (*.h5)")
-    return taken / (time.perf_counter() - began)
+    return taken / (time.perf_counter() - began) if taken >= SMALL else None

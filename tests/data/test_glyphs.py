@@ -1,5 +1,6 @@
 """Glyphs of fonts: whole folders are held out, and the same seed draws the same images."""
 
+import struct
 from pathlib import Path
 
 import pytest
@@ -56,4 +57,14 @@ def test_shards_of_fonts_that_have_changed_are_refused(fonts: Path, tmp_path: Pa
 def test_too_few_folders_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "none").mkdir()
     assert main(["prepare", "glyphs", str(tmp_path / "none"), str(tmp_path / "out")]) == 2
-    assert "0 folders with fonts" in capsys.readouterr().err
+    assert "0 folders with a .ttf" in capsys.readouterr().err
+
+
+def test_a_font_that_cannot_be_drawn_is_named(fonts: Path) -> None:
+    path = fonts / "DejaVuSans" / "DejaVuSans.ttf"
+    whole = bytearray(path.read_bytes())
+    start, length = struct.unpack_from(">II", whole, whole.index(b"glyf") + 8)  # as the table of tables says
+    whole[start : start + length] = b"\x7f" * length
+    path.write_bytes(whole)
+    with pytest.raises(BadInput, match=r"DejaVuSans\.ttf: cannot be drawn: "):
+        plan(fonts, {"train": 20, "dev": 10, "test": 20})

@@ -59,7 +59,8 @@ def plan(folder: Path, samples: dict[str, int], seed: int = 1) -> CorpusPlan:
         makers = [found for path in sorted(folder.iterdir()) if path.is_dir() and (found := _families(path))]
     held_out = {part: max(1, round(share * len(makers))) for part, share in SHARES.items()}
     if len(makers) <= sum(held_out.values()):
-        raise BadInput(f"{folder}: {some(len(makers), 'folder')} with fonts of all {len(CHARACTERS)}; 3 at least")
+        there = f"{some(len(makers), 'folder')} with a .ttf or .otf, not a link, of all {len(CHARACTERS)} characters"
+        raise BadInput(f"{folder}: {there}; 3 at least")
     order = [makers[place] for place in stream(seed, "order of fonts").permutation(len(makers))]
     families: dict[str, Families] = {}
     for part in reversed(PARTS):
@@ -83,7 +84,9 @@ def _families(maker: Path) -> Families:
     for path in sorted(maker.rglob("*")):
         if path.suffix.lower() in (".ttf", ".otf") and path.is_file() and not path.is_symlink():
             font = _font(path)
-            if _complete(font):
+            with naming(f"{path}: cannot be drawn", Exception):
+                complete = _complete(font)
+            if complete:
                 found.setdefault(str(font.getname()[0]), []).append(str(path.relative_to(maker.parent)))
     return [tuple(paths) for _, paths in sorted(found.items())]
 

@@ -129,7 +129,7 @@ def by_chance(elements: list[Element]) -> Iterator[str]:
 def _source(name: str) -> tuple[str, Path | None, list[str]]:
     """The label of a configuration, its file if any, and the overrides that its name implies."""
     path = Path(name)
-    if path.suffix == ".toml" or path.exists():
+    if path.suffix == ".toml" or (path.exists() and not path.is_dir()):  # a folder may be called easgd, as by --out
         return path.stem, path, []
     if name in ALGORITHMS:
         return name, None, [f"algorithm.name={name}"]

@@ -193,6 +193,13 @@ def test_the_words_of_a_run(tmp_path: Path) -> None:
     assert words[-2:] == ["--continue", str(tmp_path / "out/runs/easgd-w4-s2")]
 
 
+def test_a_folder_called_like_an_algorithm_is_no_configuration(tmp_path: Path) -> None:
+    """Such as the run folder of --out msgd."""
+    (tmp_path / "msgd").mkdir()
+    (element,) = matrix(["msgd"], [1], [1], [], tmp_path / "out")
+    assert element.config["algorithm.name"] == "msgd"
+
+
 def test_each_team_is_a_worker(tmp_path: Path) -> None:
     """As in the runs' summaries: K workers of m ranks each take K times m ranks."""
     elements = matrix(["sparse-delta"], [1, 2], [], ["run.team=3"], tmp_path / "out")
