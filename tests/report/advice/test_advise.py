@@ -215,13 +215,14 @@ def tried(number: int, algorithm: str, seconds: list[float], **settings: object)
     return Tried(candidate, share=1.0, epochs=1.0, outcomes=outcomes)
 
 
-def test_two_searches_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The second one is refused, and leaves the folder to the first."""
-    folder = tmp_path / "runs/advice"
+@pytest.mark.parametrize("used", ["runs/advice", "runs/advice/runs/000-asgd-3-s1"])
+def test_two_searches_do_not_share_a_folder(used: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second one is refused, also while a training goes on of one that was killed, and leaves the folder to it."""
+    folder = tmp_path / used
     folder.mkdir(parents=True)
     lease = Lease(folder)
     assert main(WORDS) == 2
-    assert capsys.readouterr().err == f"mpitrain: runs/advice: in use by process {os.getpid()} on {gethostname()}\n"
+    assert capsys.readouterr().err == f"mpitrain: {used}: in use by process {os.getpid()} on {gethostname()}\n"
     assert (folder / "in-use.json").exists()
     lease.release()
     assert not folder.exists()
