@@ -23,7 +23,7 @@ from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.files import folders, order
 from mpitrain.checkpoint.lease import Holder
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.errors import Overdue, RankLost, named, say, some
+from mpitrain.errors import BadInput, Overdue, RankLost, named, say, some
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.restarts import ended, restarted
 from mpitrain.mpi import Transport
@@ -182,13 +182,23 @@ class LostRanks:
                 checkpoint.clear(saver.folder)  # one that was begun may wait for a rank that is lost
                 if not self._keeps_own:
                     coordination.save_state(saver, state, [])
-                    saver.settle()
-                    _delete_after(saver.folder, state.trained)
+                    if _written(saver):
+                        _delete_after(saver.folder, state.trained)
 
         agreed(transport, write, "the checkpoint", calls_mpi=True)
         if self._keeps_own:
             coordination.together(saver, state, transport)
-            agreed(transport, saver.settle, "the checkpoint", calls_mpi=True)
+            agreed(transport, lambda: _written(saver), "the checkpoint", calls_mpi=True)
+
+
+def _written(saver: Saver) -> bool:
+    """Wait for this rank's part of a checkpoint. Says why it could not be written: an earlier one has to do."""
+    with suppress(BadInput):  # it is among the outcomes, too
+        saver.settle()
+    faults = [reason for _, reason in saver.outcomes() if reason]
+    for reason in faults[-1:]:
+        say(f"warning: {reason}; what came after the newest checkpoint is trained again")
+    return not faults
 
 
 def _delete_after(folder: Path, samples: int) -> None:

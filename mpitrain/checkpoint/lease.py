@@ -167,11 +167,15 @@ class Lease:
 @contextmanager
 def occupying(folder: Path) -> Iterator[None]:
     """Make a folder, if it is missing, and keep other processes from using it within the context. Raises BadInput
-    naming it and, if another process uses it, that process."""
+    naming it, or one of the run folders in its `runs`, and the other process that uses it: a run goes on where the
+    program that started it was killed."""
     with naming(folder):
         folder.mkdir(parents=True, exist_ok=True)
     lease = Lease(folder)
     try:
+        for run in sorted(folder.glob("runs/*/")):
+            if in_use(run):
+                raise BadInput(f"{run}: {user(run)}")
         yield
     finally:
         lease.release()

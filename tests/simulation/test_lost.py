@@ -10,6 +10,9 @@ import pytest
 
 import mpitrain.protocols.peers
 from mpitrain.api import going_on
+from mpitrain.checkpoint.writer import Saver
+from mpitrain.errors import BadInput
+from mpitrain.mpi import Transport
 from mpitrain.protocols.server.adding import AddingWorker
 from mpitrain.protocols.server.by_messages import ServingCentre
 from mpitrain.protocols.synchronous import AllreduceStepper
@@ -96,6 +99,27 @@ def test_a_spare_that_is_ahead_of_the_others_keeps_nobody_from_saving(tmp_path: 
         told = lost.trained(what, 1, folder / "run")
         assert lost.wrong(what, folder / "run", told) == []
         assert "begins anew" not in told.said
+
+
+def test_a_full_disk_leaves_the_newest_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From which the others go on, as what they have cannot be saved. Of workers that had not exchanged it counts more
+    samples than the centre, and was deleted for that: the training began anew."""
+    save = going_on.LostRanks._save
+
+    def full(*_: object) -> None:
+        raise BadInput("no room")
+
+    def saving(ranks: going_on.LostRanks, session: Session, saver: Saver, transport: Transport) -> None:
+        monkeypatch.setattr(saver, "begin", full)
+        save(ranks, session, saver, transport)
+
+    monkeypatch.setattr(going_on.LostRanks, "_save", saving)
+    keys = ("algorithm.name=easgd", "algorithm.tau=17", "training.minibatch=8", "training.epochs=0.3")
+    keys += ("run.checkpoint_samples=76", "run.checkpoints_kept=1")
+    what = Case("easgd", ANY, keys, 4, (Loss("call", 1, 42, 20, 0.0, inf),), 1e-4, 1e-3, 0.0, 0.3)
+    told = lost.trained(what, 1, tmp_path / "run")
+    assert (told.error, set(told.statuses), len(told.watch.starts)) == ("", {0}, 2), told.said
+    assert "begins anew" not in told.said and told.said.count("no room; what came after the newest checkpoint") == 1
 
 
 @pytest.mark.parametrize("seed", range(3))

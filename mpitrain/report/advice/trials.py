@@ -62,7 +62,8 @@ class Trial:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of a trial: its summary and curve, or `why` it did not finish; `wall`: seconds from start to end."""
+    """The outcome of a trial: its summary and curve, or `why` it did not finish; `wall`: seconds from start to end;
+    `lasting`: whether it would come to the same again, unlike one that a signal ended."""
 
     name: str
     why: str = ""
@@ -71,6 +72,7 @@ class Outcome(msgspec.Struct, frozen=True):
     curve: list[Record] = []
     samples_of_epoch: float = 0.0
     part: str = "test"
+    lasting: bool = True
 
     def number(self, key: str) -> float:
         """A number of the summary; 0 where there is none."""
@@ -94,7 +96,8 @@ def outcome(trial: Trial, folder: Path, log: Path, status: int, wall: float) -> 
     with suppress(BadInput):
         run = read_run(folder, trial.name)
     if status or run is None or not run.finished:
-        return Outcome(trial.name, printable(last_words(log.read_bytes(), status)), wall)
+        told = run is not None and run.over and run.results.get("exit_reason") != "stopped"
+        return Outcome(trial.name, printable(last_words(log.read_bytes(), status)), wall, lasting=told or status == 2)
     merit = merit_of(run.results)
     # dev, if there is one: a candidate chosen by its test error looks better on the test set than it is
     part = "dev" if f"dev_{merit}" in run.results else "test"
@@ -159,8 +162,9 @@ class Trials:
         run = self.run_folder(trial.name)
         found = outcome(trial, run, Path(f"{run}.log"), status, wall)
         rmtree(run if trial.phantom else run / "checkpoints", ignore_errors=True)
-        fields = {"of": self._of(trial), **msgspec.to_builtins(found)}
-        write_whole(self._file(trial), sealed_json(fields))
+        if found.lasting:
+            fields = {"of": self._of(trial), **msgspec.to_builtins(found)}
+            write_whole(self._file(trial), sealed_json(fields))
         return found
 
     def _kept(self, trial: Trial) -> Outcome | None:

@@ -132,7 +132,7 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
                 fault = printable(launching.run(element, starter(element), deadline, relay))
                 log = printable(str(element.log))
                 if relay.asked and element.state() != "finished":
-                    print(f"{label}: stopped: {fault} (see {log})", flush=True)
+                    print(f"{label}: {fault} (see {log})", flush=True)
                     return True
                 print(f"{label}: {f'failed: {fault} (see {log})' if fault else _outcome(element)}", flush=True)
             if (run := element.finished()) is not None:

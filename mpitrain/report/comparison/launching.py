@@ -85,7 +85,9 @@ def run(element: Element, words: list[str], deadline: float, relay: Relay) -> st
     if status:
         return last_words(element.log.read_bytes()[began:], status)
     left = element.read()
-    ranks = left.results.get("ranks") if left else None
-    if ranks != element.ranks:
-        return f"ran on {ranks} ranks, not {element.ranks}: is the launcher that of another MPI than mpi4py's?"
+    results = left.results if left else {}
+    if (ranks := results.get("ranks")) != element.training:
+        other = "is the launcher that of another MPI than mpi4py's?"
+        why = "others were lost; without its folder it is run again" if results.get("lost_ranks") else other
+        return f"ran on {ranks} ranks, not {element.training}: {why}"
     return "" if element.state() == "finished" else "left no summary"

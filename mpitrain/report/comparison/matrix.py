@@ -42,6 +42,11 @@ class Element:
         return printable(self.name)
 
     @property
+    def training(self) -> int:
+        """How many of the ranks train; the others are spares."""
+        return self.ranks - self.loaded.run.spares
+
+    @property
     def folder(self) -> Path:
         """The run folder."""
         return self.out / "runs" / self.name
@@ -76,7 +81,7 @@ class Element:
             return "missing"
         if run.summary is not None and run.summary.get("exit_reason") == "diverged":
             return "diverged"
-        return "finished" if run.finished and run.results.get("ranks") == self.ranks else "unfinished"
+        return "finished" if run.finished and run.results.get("ranks") == self.training else "unfinished"
 
 
 def matrix(
@@ -148,12 +153,12 @@ def _changing(base: Base, name: str, settings: list[str]) -> tuple[str, Path, li
 
 
 def _sizes(config: Config, workers: list[int]) -> list[tuple[int, int]]:
-    """Numbers of workers with their numbers of ranks: with several workers, a server or centre takes one more, and a
-    team is one worker of several ranks."""
-    algorithm, team = config.algorithm, config.run.team
+    """Numbers of workers with their numbers of ranks: with several workers, a server or centre takes one more, a team
+    is one worker of several ranks, and spares come on top."""
+    algorithm, team, spares = config.algorithm, config.run.team, config.run.spares
     if team == "node":
         raise BadInput("run.team = 'node': compare counts ranks before they have nodes; give the ranks of a team")
     if algorithm.workers(3) == 1:
-        return [(1, 1)]
+        return [(1, 1 + spares)]
     server = int(algorithm.workers(3) == 2)
-    return [(count, count * team + server * (count * team > 1)) for count in workers]
+    return [(count, count * team + server * (count * team > 1) + spares) for count in workers]

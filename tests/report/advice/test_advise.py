@@ -17,10 +17,11 @@ from mpitrain.__main__ import main
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.config import load
 from mpitrain.report.advice import search
-from mpitrain.report.advice.candidates import Candidate
+from mpitrain.report.advice.candidates import Candidate, Candidates
 from mpitrain.report.advice.result import Advice
 from mpitrain.report.advice.search import Interrupted, Question, Search, Tried, easier
 from mpitrain.report.advice.trials import Outcome, Trial, Trials
+from mpitrain.signals import Stop
 
 from ...conftest import NODE
 
@@ -97,7 +98,7 @@ def test_trials_of_edited_code_are_made_again(tmp_path: Path, monkeypatch: pytes
     def run(search: Search) -> None:
         trial = Trial(search.candidates.first, 1.0, 1)
         found.append(search.trials._kept(trial))
-        search.trials._ended(trial, 1, 2.0)
+        search.trials._ended(trial, 2, 2.0)
         raise Interrupted
 
     monkeypatch.setattr(Search, "run", run)
@@ -109,6 +110,32 @@ def test_trials_of_edited_code_are_made_again(tmp_path: Path, monkeypatch: pytes
         (tmp_path / "layers.py").write_text(text)
         assert main([*WORDS, "--set", "data.import=net.py:build"]) == 75
     assert [each and each.why for each in found] == [None, "it failed", None]
+
+
+@pytest.mark.parametrize(
+    ("status", "records", "why"),
+    [
+        (75, '{"event": "end", "exit_reason": "stopped"}', "stopped by a signal"),
+        (1, '{"event": "failed", "text": "waited for rank 1", "silent": [1]}', "waited for rank 1"),
+        (-9, "", "ended by signal 9"),
+        (1, '{"event": "failed", "text": "not finite", "silent": []}', "KEPT not finite"),
+        (1, '{"event": "end", "exit_reason": "diverged"}', "KEPT it diverged"),
+    ],
+)
+def test_what_ended_for_once_is_tried_again(tmp_path: Path, status: int, records: str, why: str) -> None:
+    """A trial that was stopped, or that lost a rank, has shown nothing of its candidate."""
+    trials = Trials(tmp_path, 2, 1, {}, [], Stop())
+    trial = Trial(Candidates({}, set(), 1).first, 1.0, 1)
+    run = trials.run_folder(trial.name)
+    run.mkdir(parents=True)
+    (run / "config.toml").write_text("")
+    (run / "metrics.jsonl").write_text(f'{{"event": "start", "samples": 0}}\n{records}\n')
+    if "exit_reason" in records:
+        (run / "summary.json").write_text(records)
+    kept, said = why.startswith("KEPT "), why.removeprefix("KEPT ")
+    Path(f"{run}.log").write_text(f"epoch 1.00\nmpitrain: {said}\n" if status > 0 else "epoch 1.00\n")
+    assert trials._ended(trial, status, 2.0).why == said
+    assert (trials._kept(trial) is not None) == kept
 
 
 @pytest.mark.parametrize("own, target", [(0.02, 0.021), (-2.0, -1.9), (0.0, 0.0)])
@@ -188,13 +215,14 @@ def tried(number: int, algorithm: str, seconds: list[float], **settings: object)
     return Tried(candidate, share=1.0, epochs=1.0, outcomes=outcomes)
 
 
-def test_two_searches_do_not_share_a_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The second one is refused, and leaves the folder to the first."""
-    folder = tmp_path / "runs/advice"
+@pytest.mark.parametrize("used", ["runs/advice", "runs/advice/runs/000-asgd-3-s1"])
+def test_two_searches_do_not_share_a_folder(used: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The second one is refused, also while a training goes on of one that was killed, and leaves the folder to it."""
+    folder = tmp_path / used
     folder.mkdir(parents=True)
     lease = Lease(folder)
     assert main(WORDS) == 2
-    assert capsys.readouterr().err == f"mpitrain: runs/advice: in use by process {os.getpid()} on {gethostname()}\n"
+    assert capsys.readouterr().err == f"mpitrain: {used}: in use by process {os.getpid()} on {gethostname()}\n"
     assert (folder / "in-use.json").exists()
     lease.release()
     assert not folder.exists()

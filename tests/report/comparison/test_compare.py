@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from mpitrain.__main__ import main
+from mpitrain.api.launching import Relay
 from mpitrain.checkpoint.lease import Lease
 from mpitrain.report.comparison import launching
 from mpitrain.report.comparison.matrix import matrix
@@ -204,6 +205,21 @@ def test_each_team_is_a_worker(tmp_path: Path) -> None:
     """As in the runs' summaries: K workers of m ranks each take K times m ranks."""
     elements = matrix(["sparse-delta"], [1, 2], [], ["run.team=3"], tmp_path / "out")
     assert [(element.workers, element.ranks) for element in elements] == [(1, 3), (2, 6)]
+
+
+def test_spares_come_beside_the_ranks_that_train(tmp_path: Path) -> None:
+    """A run with as many ranks that train as its workers want is finished; one that lost some for good says so."""
+    continued = ["run.lost_ranks=continue", "run.spares=2"]
+    elements = matrix(["easgd", "msgd", "sparse-delta"], [2], [], continued, tmp_path / "out")
+    assert [element.ranks for element in elements] == [5, 3, 4]
+    words = [sys.executable, "-c", "pass"]
+    finish(elements[0], [(10, 0.5)], ranks=3)
+    assert launching.run(elements[0], words, 60, Relay()) == ""
+    finish(elements[2], [(10, 0.5)], ranks=1)
+    summary = elements[2].folder / "summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"lost_ranks": [[1, 64], [1, 96], [1, 128]]}))
+    said = launching.run(elements[2], words, 60, Relay())
+    assert said == "ran on 1 ranks, not 2: others were lost; without its folder it is run again"
 
 
 @pytest.mark.parametrize("room", ["report", "report.advice", "report.comparison"])
