@@ -34,9 +34,7 @@ class FlatModule:
             raise BadInput("model: no parameter needs a gradient")
         self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
         self._trained = {id(p) for p in self.parameters}
-        own = {id(p) for p in module.parameters()}
-        if any(id(p) not in own for group in optimizer.param_groups for p in group["params"]):
-            raise BadInput("optimizer: has a parameter that is not the model's")
+        self._require_own_parameters()
         shapes = [(name, tuple(p.shape)) for name, p in named]
         self.layout = Layout([Parameter(name, shape, ("constant", 0.0)) for name, shape in shapes])
 
@@ -123,16 +121,24 @@ class FlatModule:
 
     def require_bound(self) -> None:
         """Raise BadInput naming a parameter that has got other memory, no longer needs a gradient, or needs one now and
-        did not at the start."""
+        did not at the start; or if the optimizer has got one that is not the model's."""
         for name, p, pointer in zip(self.names, self.parameters, self._pointers, strict=True):
             if p.data_ptr() != pointer:
                 raise BadInput(f"model: {name} has got other memory within the block, as .to() or .half() give it")
             if not p.requires_grad:
                 raise BadInput(f"model: {name} needs no gradient any more: which ones do is settled by distribute")
         if new := next((name for name, p in examination.trained(self.module) if id(p) not in self._trained), None):
+            if new in self.names:
+                raise BadInput(f"model: {new} is another tensor than at the start, as of load_state_dict(assign=True)")
             raise BadInput(
                 f"model: {new} needs a gradient, and did not at the start: which ones do is settled by distribute"
             )
+        self._require_own_parameters()
+
+    def _require_own_parameters(self) -> None:
+        own = {id(p) for p in self.module.parameters()}
+        if any(id(p) not in own for group in self.optimizer.param_groups for p in group["params"]):
+            raise BadInput("optimizer: has a parameter that is not the model's")
 
     def _tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         yield from self.module.named_parameters()

@@ -3,7 +3,7 @@
 import copy
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +158,28 @@ def test_two_at_once_and_one_after_the_other() -> None:
         pass
     with mpitrain.distribute(model, sgd(model), "easgd") as ranks:
         assert ranks.is_first and (ranks.rank, ranks.size) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        (
+            lambda model, optimizer: optimizer.add_param_group({"params": nn.Linear(2, 2).parameters()}),
+            "^optimizer: has a",
+        ),
+        (
+            lambda model, optimizer: model.load_state_dict(model.state_dict(), assign=True),
+            "^model: weight is another tensor than at the start",
+        ),
+    ],
+)
+def test_what_changes_within_the_block(change: Callable[..., Any], line: str) -> None:
+    """Parameters that no algorithm keeps together on the ranks would be trained on."""
+    model = nn.Linear(2, 2)
+    optimizer = sgd(model)
+    with pytest.raises(BadInput, match=line), mpitrain.distribute(model, optimizer, "allreduce") as ranks:
+        for _ in ranks.share([torch.zeros(3, 2)] * 2):
+            change(model, optimizer)
 
 
 @pytest.mark.parametrize("entered", [False, True])
