@@ -5,10 +5,12 @@ https://doi.org/10.24432/C50P49, CC BY 4.0), in its order; every fifth scan is h
 writers follow one another, so train and test share writers: a new writer's digits are harder.
 """
 
+import filecmp
 from pathlib import Path
 
 from mpitrain.config import Config
 from mpitrain.data.shards import folder_parts
+from mpitrain.errors import BadInput, naming
 from mpitrain.files import write_whole
 
 
@@ -23,7 +25,13 @@ def data_path(config: Config) -> Path:
 
 
 def prepare_digits(folder: Path) -> None:
-    """Write the digits into `folder`: 1438 scans for training, 359 for testing. Raises BadInput naming a file."""
-    for paths in folder_parts(embedded()).values():
-        for path in paths:
-            write_whole(folder / path.name, path.read_bytes())
+    """Write the digits into `folder`: 1438 scans for training, 359 for testing. Raises BadInput naming a file, or the
+    folder if it holds shards of another corpus."""
+    wanted = {path.name: path for paths in folder_parts(embedded()).values() for path in paths}
+    with naming(folder):
+        for path in folder.glob("[!.]*.h5"):
+            if path.name not in wanted or not filecmp.cmp(path, wanted[path.name], shallow=False):
+                there = f"{folder}: already holds shards of another corpus, such as {path.name}"
+                raise BadInput(f"{there}; name another folder, or delete this one")
+    for name, path in wanted.items():
+        write_whole(folder / name, path.read_bytes())

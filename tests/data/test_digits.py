@@ -3,9 +3,11 @@
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from mpitrain.data.digits import embedded, prepare_digits
 from mpitrain.data.shards import folder_parts
+from mpitrain.errors import BadInput
 
 from .alone import read_shard
 
@@ -36,3 +38,14 @@ def test_prepare_writes_the_same_scans(tmp_path: Path) -> None:
     assert list(folder_parts(tmp_path)) == ["train", "test"]
     for mine, theirs in zip(_shards(tmp_path), _shards(embedded()), strict=True):
         assert all(np.array_equal(mine.arrays[name], theirs.arrays[name]) for name in theirs.arrays)
+
+
+@pytest.mark.parametrize("name", ["train-00000-of-00001.h5", "dev-00000-of-00002.h5"])
+def test_another_corpus_is_kept(tmp_path: Path, name: str) -> None:
+    """As by every other importer; the digits themselves may be written again."""
+    prepare_digits(tmp_path / "digits")
+    prepare_digits(tmp_path / "digits")
+    (tmp_path / name).write_bytes(b"speech")
+    with pytest.raises(BadInput, match=f"holds shards of another corpus, such as {name}; name another folder"):
+        prepare_digits(tmp_path)
+    assert [(path.name, path.read_bytes()) for path in tmp_path.glob("*.h5")] == [(name, b"speech")]

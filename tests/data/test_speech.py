@@ -105,6 +105,15 @@ def test_noise_beyond_all_measure(tmp_path: Path, noise: float) -> None:
         prepare_speech(tmp_path, SpeechRecipe(noise=noise), hours=0.003)
 
 
+@pytest.mark.parametrize("hours", [0.0, float("nan"), 1e5])
+def test_hours_that_cannot_be_are_refused_with_their_range(hours: float, tmp_path: Path) -> None:
+    pytest.importorskip("espeakng_loader", reason="extra speech is not installed")
+    from mpitrain.data.importers.speech import prepare_speech
+
+    with pytest.raises(BadInput, match=r"^--hours \S+: expected a number above 0 and below 100,000$"):
+        prepare_speech(tmp_path, SpeechRecipe(), hours=hours)
+
+
 def test_the_number_of_processes_changes_nothing(speech: list[Path]) -> None:
     one, two = ({path.name: path.read_bytes() for path in folder.iterdir()} for folder in speech)
     assert one.keys() == two.keys() and len(one) > 4

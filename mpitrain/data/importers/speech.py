@@ -60,7 +60,7 @@ def prepare_speech(
     """
     began, console, stop, jobs = time.monotonic(), open_plain(), Stop(), jobs or usable_cores()
     if not 0 < hours < 1e5:
-        raise BadInput(f"--hours {hours:g}: expected a positive number")
+        raise BadInput(f"--hours {hours:g}: expected a number above 0 and below 100,000")
     if recipe.noise is not None and not abs(recipe.noise) <= LOUDEST:
         raise BadInput(f"--noise {recipe.noise:g}: expected between -{LOUDEST} and {LOUDEST} dB")
     with processes(jobs, "mpitrain.data.importers.utterances") as executor:
