@@ -14,6 +14,10 @@ ECHO = 10.0  # seconds within which further signals are the first one's echoes; 
 ECHO_OF_INTERRUPT = 2.0  # the same for SIGINT, which people send
 
 
+class Interrupted(Exception):
+    """A stop was requested."""
+
+
 @contextmanager
 def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Context in which a function handles the signals, if this is Python's main thread; other threads cannot. Its end

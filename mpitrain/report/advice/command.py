@@ -16,10 +16,10 @@ from mpitrain.files import Record
 from mpitrain.report import ingredients
 from mpitrain.report.advice.candidates import Candidates
 from mpitrain.report.advice.result import HEADER, Advice
-from mpitrain.report.advice.search import Interrupted, Question, Search
+from mpitrain.report.advice.search import Question, Search
 from mpitrain.report.advice.trials import Trials
 from mpitrain.report.comparison.table import markdown
-from mpitrain.signals import STOPPED, Stop
+from mpitrain.signals import STOPPED, Interrupted, Stop
 from mpitrain.start import Subparsers, option, usable_cores
 
 UNITS = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0}

@@ -17,6 +17,7 @@ from mpitrain.report.advice.candidates import Candidate, Candidates
 from mpitrain.report.advice.halving import ETA, Curve, least, ranked, rungs
 from mpitrain.report.advice.trials import Outcome, Trial, Trials
 from mpitrain.report.html import duration
+from mpitrain.signals import Interrupted
 
 BRACKET, FINALISTS, SEEDS = 27, 3, 3
 PATIENCE = 2  # brackets in a row that find nothing better, after which no more follow
@@ -26,10 +27,6 @@ LONGEST = 2.0  # most samples of a training, as a multiple of the configuration'
 EASIER = 0.05  # the target if none is given is this part of the configuration's own error above it: seeds differ
 LOOK, RUNG, FINALS = 1.0, 2.0, 3.0  # weights of the trials without gradients, a rung and the finals in the time left
 LATE = "the budget was spent"
-
-
-class Interrupted(Exception):
-    """A stop was requested."""
 
 
 @dataclass(eq=False)

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from types import FrameType
 from typing import TypeVar
 
 from mpitrain.api.launching import Relay, launcher
@@ -20,7 +21,7 @@ from mpitrain.report.comparison.matrix import Element, by_chance, matrix
 from mpitrain.report.html import duration, join, table
 from mpitrain.report.page import page, section
 from mpitrain.report.records import finite
-from mpitrain.signals import STOPPED
+from mpitrain.signals import STOPPED, Interrupted, handling
 from mpitrain.start import Subparsers, option
 
 DAY = 86400.0
@@ -59,6 +60,19 @@ def run(options: argparse.Namespace) -> int:
 
     Raises BadInput naming the option.
     """
+    try:
+        with handling(_interrupt):  # also where no run could be told: data are made, or differences evaluated
+            return _carry_out(options)
+    except Interrupted:
+        say("stopped by a signal; the same command continues")
+        return STOPPED
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise Interrupted
+
+
+def _carry_out(options: argparse.Namespace) -> int:
     if not 0 < options.deadline < math.inf:
         raise BadInput(f"--deadline: must be positive, not {options.deadline}")
     workers = _numbers("--workers", options.workers, int, lambda n: n >= 1)
@@ -88,9 +102,8 @@ def run(options: argparse.Namespace) -> int:
     starter = None if options.table else _starter(options, elements)
     shared = starter is None or options.element is not None  # by the runs of a job array, one a process
     with nullcontext() if shared else occupying(options.out):
-        if starter and _run_all(chosen, len(elements), starter, options.deadline, options.test_set):
-            say("stopped by a signal; the same command continues")
-            return STOPPED
+        if starter:
+            _run_all(chosen, len(elements), starter, options.deadline, options.test_set)
         if options.element is None:
             _write_table(elements, targets, options)
     return 0 if all(element.state() == "finished" for element in chosen.values()) else 1
@@ -108,9 +121,9 @@ def _starter(options: argparse.Namespace, elements: list[Element]) -> Starter:
     return lambda element: launching.simulated(element, options.simulate)
 
 
-def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadline: float, test_set: str) -> bool:
-    """Run unfinished elements one after the other; a failure is reported, and the next one is run. Returns whether a
-    signal stopped it.
+def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadline: float, test_set: str) -> None:
+    """Run unfinished elements one after the other; a failure is reported, and the next one is run. Raises Interrupted
+    after a signal.
 
     Elements are reported by their numbers among `count`, as used by --list and --run. Raises BadInput at the first run
     that was not tested on the `test_set`.
@@ -127,17 +140,16 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
                 print(f"{label}: finished before", flush=True)
             else:
                 if relay.asked:
-                    return True
+                    raise Interrupted
                 print(f"{label}: {some(element.ranks, 'rank')} …", flush=True)
                 fault = printable(launching.run(element, starter(element), deadline, relay))
                 log = printable(str(element.log))
                 if relay.asked and element.state() != "finished":
                     print(f"{label}: {fault} (see {log})", flush=True)
-                    return True
+                    raise Interrupted
                 print(f"{label}: {f'failed: {fault} (see {log})' if fault else _outcome(element)}", flush=True)
             if (run := element.finished()) is not None:
                 tables.require_tested(run, test_set)
-    return False
 
 
 def _outcome(element: Element) -> str:

@@ -19,9 +19,9 @@ from mpitrain.config import load
 from mpitrain.report.advice import search
 from mpitrain.report.advice.candidates import Candidate, Candidates
 from mpitrain.report.advice.result import Advice
-from mpitrain.report.advice.search import Interrupted, Question, Search, Tried, easier
+from mpitrain.report.advice.search import Question, Search, Tried, easier
 from mpitrain.report.advice.trials import Outcome, Trial, Trials
-from mpitrain.signals import Stop
+from mpitrain.signals import Interrupted, Stop
 
 from ...conftest import NODE
 

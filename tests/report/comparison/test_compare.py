@@ -17,6 +17,7 @@ import pytest
 from mpitrain.__main__ import main
 from mpitrain.api.launching import Relay
 from mpitrain.checkpoint.lease import Lease
+from mpitrain.report.benchmarks import known
 from mpitrain.report.comparison import launching
 from mpitrain.report.comparison.matrix import matrix
 from mpitrain.signals import STOPPED
@@ -105,6 +106,24 @@ def test_a_signal_reaches_the_run_which_is_taken_up_again(tmp_path: Path, capsys
         assert process.returncode == STOPPED and "Traceback" not in err
         assert json.loads((log.parent / "summary.json").read_text())["exit_reason"] == "stopped"
     assert listed(capsys, *words)[0][3] == "unfinished"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1, signal.SIGINT])
+def test_a_signal_beside_the_runs_leaves_nothing(
+    number: signal.Signals, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where the data of a benchmark are made."""
+
+    def make(scratch: Path, folder: Path) -> dict[str, str]:
+        folder.mkdir()
+        signal.raise_signal(number)
+        return {}
+
+    monkeypatch.setitem(known.MAKERS, "bytes", make)
+    before = signal.getsignal(number)
+    assert main(["compare", "allreduce", "--on", "bytes", "--launch", "false {ranks}"]) == STOPPED
+    assert capsys.readouterr().err == "mpitrain: stopped by a signal; the same command continues\n"
+    assert [*(tmp_path / known.FOLDER).iterdir()] == [] and signal.getsignal(number) is before
 
 
 @pytest.mark.parametrize(
