@@ -1,7 +1,6 @@
 """Errors that a user can fix, and one-line messages about the errors of libraries and of the user's code."""
 
 import difflib
-import re
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -11,10 +10,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from mpitrain.signals import STOPPED
-
-#: The signal that ended a rank, as the launchers of Open MPI and MPICH say it.
-DIED = re.compile(r"exited on\s+signal (\d+ \(.+?\))|TERMINATED WITH THE EXIT STRING: (.+)")
 #: What other programs call a key, and its name here.
 ALIASES = {
     **dict.fromkeys(("lr", "learning_rate"), "training.learning_rate"),
@@ -168,18 +163,3 @@ def nearest(word: str, known: list[str], prefix: str = "", cutoff: float = 0.5) 
     """The end of a message that says that `word` is unknown: the nearest known word after `prefix`, or all of them."""
     close = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"; the nearest known is {prefix}{close[0]}" if close else f"; known: {', '.join(known)}"
-
-
-def last_words(output: bytes, status: int) -> str:
-    """Why a program ended with an exit status: a stop request; the last line of its output that begins with
-    "mpitrain: ", but for warnings; the signal that ended it or a rank; or else its last line with a letter, or the
-    status."""
-    if status == STOPPED:
-        return "stopped by a signal"
-    text = output.decode(errors="replace")
-    lines = [line for line in text.splitlines() if any(map(str.isalpha, line))]
-    own = [line.removeprefix("mpitrain: ") for line in lines if line.startswith("mpitrain: ")]
-    own = [line for line in own if not line.startswith("warning: ")]
-    died = [f"ended by signal {-status}"] if status < 0 else []
-    died += [f"a rank was ended by a signal: {number or name}" for number, name in DIED.findall(text)]
-    return (own or died or lines or [f"exit status {status}"])[-1][:300]

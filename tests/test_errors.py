@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from mpitrain.device.choice import MISSING, choose
-from mpitrain.errors import BadInput, last_words, library
+from mpitrain.errors import BadInput, library
 from mpitrain.models.torch.start import require
 
 HELP = "this needs it: pip install mpitrain[extra]"
@@ -50,35 +50,3 @@ def test_a_folder_with_the_name_of_a_package_is_none(
         with pytest.raises(BadInput, match="which is not installed"):
             require("model.backend = 'torch'")
     sys.modules.pop(name, None)
-
-
-MPICH = """
-=   CLEANING UP REMAINING PROCESSES
-===================================================================================
-YOUR APPLICATION TERMINATED WITH THE EXIT STRING: Killed (signal 9)
-This typically refers to a problem with your application.
-Please see the FAQ page for debugging suggestions
-"""
-OPEN_MPI = """
---------------------------------------------------------------------------
-prterun noticed that process rank 1 with PID 1049 on node n exited on
-signal 9 (Killed).
---------------------------------------------------------------------------
-"""
-
-
-@pytest.mark.parametrize(
-    ("output", "status", "said"),
-    [
-        ("epoch 3.00\nruns/one\n", 75, "stopped by a signal"),
-        (f"epoch 3.00\n{MPICH}", 9, "a rank was ended by a signal: Killed (signal 9)"),
-        (f"mpitrain: warning: slow\n{OPEN_MPI}", 137, "a rank was ended by a signal: 9 (Killed)"),
-        (f"mpitrain: waited 300 s for rank 1\n{MPICH}", 1, "waited 300 s for rank 1"),
-        ("epoch 3.00\n", -9, "ended by signal 9"),
-        ("srun: error: n: task 1: Killed\n----\n", 137, "srun: error: n: task 1: Killed"),
-        ("", 3, "exit status 3"),
-    ],
-)
-def test_why_a_program_ended(output: str, status: int, said: str) -> None:
-    """Neither what it printed before by the way, nor how a launcher's message ends."""
-    assert last_words(output.encode(), status) == said

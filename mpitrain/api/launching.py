@@ -17,7 +17,7 @@ from types import FrameType
 from typing import IO
 
 from mpitrain.errors import BadInput, naming
-from mpitrain.signals import handling
+from mpitrain.signals import STOPPED, handling
 
 GRACE = 240.0  # seconds that a stopped run has to write a checkpoint; jobs/compare.sbatch allows 300
 ENDING = 60.0  # seconds that a launcher has to end after its ranks: a node on which they ran may not answer
@@ -27,6 +27,8 @@ KEPT = 1 << 16  # the last bytes of a launcher's output that are kept
 LOST = re.compile(
     rb"waited \S+ s for ranks? ([\d, ]+) \(|process rank (\d+) with PID|: error: \S+: task (\d+): (?!Exited)"
 )
+#: The signal that ended a rank, as the launchers of Open MPI and MPICH say it.
+DIED = re.compile(r"exited on\s+signal (\d+ \(.+?\))|TERMINATED WITH THE EXIT STRING: (.+)")
 Until = Callable[[], bool]
 PROGRAM = [sys.executable, "-m", "mpitrain"]
 
@@ -165,3 +167,18 @@ def told_by(words: list[str]) -> tuple[str, str]:
         ended = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER, check=False)
         return ended.stdout, ended.stderr
     return "", ""
+
+
+def last_words(output: bytes, status: int) -> str:
+    """Why a program ended with an exit status: a stop request; the last line of its output that begins with
+    "mpitrain: ", but for warnings; the signal that ended it or a rank; or else its last line with a letter, or the
+    status."""
+    if status == STOPPED:
+        return "stopped by a signal"
+    text = output.decode(errors="replace")
+    lines = [line for line in text.splitlines() if any(map(str.isalpha, line))]
+    own = [line.removeprefix("mpitrain: ") for line in lines if line.startswith("mpitrain: ")]
+    own = [line for line in own if not line.startswith("warning: ")]
+    died = [f"ended by signal {-status}"] if status < 0 else []
+    died += [f"a rank was ended by a signal: {number or name}" for number, name in DIED.findall(text)]
+    return (own or died or lines or [f"exit status {status}"])[-1][:300]

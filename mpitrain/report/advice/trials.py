@@ -14,8 +14,8 @@ from shutil import rmtree
 import msgspec
 import tomli_w
 
-from mpitrain.api.launching import start
-from mpitrain.errors import BadInput, last_words, printable
+from mpitrain.api.launching import last_words, start
+from mpitrain.errors import BadInput, printable
 from mpitrain.files import Record, checksum, read_whole, sealed_json, unsealed_json, write_whole
 from mpitrain.monitoring.records import merit_of
 from mpitrain.report.advice.candidates import Candidate

@@ -18,8 +18,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
+from mpitrain.api.launching import last_words
 from mpitrain.data.reader import digest_of
-from mpitrain.errors import BadInput, last_words, naming
+from mpitrain.errors import BadInput, naming
 from mpitrain.files import Record, read_text, shipped, write_whole
 
 FOLDER = Path("runs/benchmarks")  # of the data, unless data.path is given

@@ -9,8 +9,8 @@ from collections.abc import Collection
 from pathlib import Path
 
 from mpitrain.api.clusters import find
-from mpitrain.api.launching import PROGRAM, Relay, on_ranks, start
-from mpitrain.errors import BadInput, last_words, naming
+from mpitrain.api.launching import PROGRAM, Relay, last_words, on_ranks, start
+from mpitrain.errors import BadInput, naming
 from mpitrain.report import ingredients
 from mpitrain.report.comparison.matrix import Element
 
