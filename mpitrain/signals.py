@@ -14,8 +14,8 @@ ECHO = 10.0  # seconds within which further signals are the first one's echoes; 
 ECHO_OF_INTERRUPT = 2.0  # the same for SIGINT, which people send
 
 
-class Interrupted(Exception):
-    """A stop was requested."""
+class Interrupted(BaseException):
+    """A stop was requested. A handler may raise it anywhere, so that no `except Exception` is to take it."""
 
 
 @contextmanager

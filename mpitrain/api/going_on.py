@@ -19,7 +19,7 @@ from mpitrain.api.ending import STATUS
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.shared import share_state
 from mpitrain.api.spares import SPARE
-from mpitrain.checkpoint import coordination
+from mpitrain.checkpoint import Draft, coordination
 from mpitrain.checkpoint.files import folders, order
 from mpitrain.checkpoint.lease import Holder
 from mpitrain.checkpoint.writer import Saver
@@ -182,23 +182,26 @@ class LostRanks:
                 checkpoint.clear(saver.folder)  # one that was begun may wait for a rank that is lost
                 if not self._keeps_own:
                     coordination.save_state(saver, state, [])
-                    if _written(saver):
+                    if _written(saver, state.trained):
                         _delete_after(saver.folder, state.trained)
 
         agreed(transport, write, "the checkpoint", calls_mpi=True)
         if self._keeps_own:
             coordination.together(saver, state, transport)
-            agreed(transport, lambda: _written(saver), "the checkpoint", calls_mpi=True)
+            agreed(transport, lambda: _written(saver, state.trained), "the checkpoint", calls_mpi=True)
 
 
-def _written(saver: Saver) -> bool:
-    """Wait for this rank's part of a checkpoint. Says why it could not be written: an earlier one has to do."""
-    with suppress(BadInput):  # it is among the outcomes, too
+def _written(saver: Saver, samples: int) -> bool:
+    """Wait until this rank's part of the checkpoint after so many samples is written; returns whether it is, and says
+    why not. Other outcomes, as of one that waited for a lost rank, tell nothing of it."""
+    try:
         saver.settle()
-    faults = [reason for _, reason in saver.outcomes() if reason]
-    for reason in faults[-1:]:
-        say(f"warning: {reason}; what came after the newest checkpoint is trained again")
-    return not faults
+        fault = dict(saver.outcomes()).get(Draft(saver.folder, samples).final, "")  # of one that was not begun
+    except BadInput as error:
+        fault = str(error)
+    if fault:
+        say(f"warning: {fault}; what came after the newest checkpoint is trained again")
+    return not fault
 
 
 def _delete_after(folder: Path, samples: int) -> None:

@@ -170,15 +170,15 @@ def told_by(words: list[str]) -> tuple[str, str]:
 
 
 def last_words(output: bytes, status: int) -> str:
-    """Why a program ended with an exit status: a stop request; the last line of its output that begins with
-    "mpitrain: ", but for warnings; the signal that ended it or a rank; or else its last line with a letter, or the
-    status."""
-    if status == STOPPED:
-        return "stopped by a signal"
+    """Why a program ended with an exit status: a stop request, or too few ranks that are left; the last line of its
+    output that begins with "mpitrain: ", but for warnings; the signal that ended it or a rank; or else its last line
+    with a letter, or the status."""
     text = output.decode(errors="replace")
     lines = [line for line in text.splitlines() if any(map(str.isalpha, line))]
     own = [line.removeprefix("mpitrain: ") for line in lines if line.startswith("mpitrain: ")]
     own = [line for line in own if not line.startswith("warning: ")]
+    if status == STOPPED:
+        return next((line for line in own if line.startswith("run.least_ranks is ")), "stopped by a signal")
     died = [f"ended by signal {-status}"] if status < 0 else []
     died += [f"a rank was ended by a signal: {number or name}" for number, name in DIED.findall(text)]
     return (own or died or lines or [f"exit status {status}"])[-1][:300]

@@ -174,8 +174,8 @@ def occupying(folder: Path) -> Iterator[None]:
     lease = Lease(folder)
     try:
         for run in sorted(folder.glob("runs/*/")):
-            if in_use(run):
-                raise BadInput(f"{run}: {user(run)}")
+            if in_use(run) and (holder := user(run)):  # it may have ended in between
+                raise BadInput(f"{run}: {holder}")
         yield
     finally:
         lease.release()

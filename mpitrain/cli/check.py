@@ -46,7 +46,7 @@ class Found:
 
     def lines(self) -> list[tuple[str, str]]:
         """Names and values to print."""
-        few = f"not measured (needs --data with {SMALL >> 20} MiB and more)"
+        few = f"not measured (needs --data with at least {SMALL >> 20} MiB)"
         none, network = "not measured", f"{NETWORK}, {self.vector / 4e6:.1f} M weights, minibatch {MINIBATCH}"
         return [
             ("within a node", str(self.within or none)),

@@ -64,11 +64,14 @@ class StoredRun:
     @property
     def results(self) -> Record:
         """The summary; what it lacks, such as the error of a stopped run, is taken from the last record that has it;
-        the training loss from the last evaluation, as that of a record "train" is no epoch's mean."""
+        the training loss from the last evaluation, as a record "train" has only the mean since the one before."""
         found: Record = {"algorithm": self.config.get("algorithm.name")}
         for record in [*self.by_samples("start", "train", "evaluate"), self.summary or {}]:
-            other = {"train_loss"} if record.get("event") == "train" else set[str]()
-            found |= {key: value for key, value in record.items() if value is not None and key not in other}
+            found |= {
+                key: value
+                for key, value in record.items()
+                if value is not None and (record.get("event"), key) != ("train", "train_loss")
+            }
         return found
 
     @property

@@ -23,6 +23,7 @@ signal 9 (Killed).
     ("output", "status", "said"),
     [
         ("epoch 3.00\nruns/one\n", 75, "stopped by a signal"),
+        ("mpitrain: run.least_ranks is 2; --resume x continues\n", 75, "run.least_ranks is 2; --resume x continues"),
         (f"epoch 3.00\n{MPICH}", 9, "a rank was ended by a signal: Killed (signal 9)"),
         (f"mpitrain: warning: slow\n{OPEN_MPI}", 137, "a rank was ended by a signal: 9 (Killed)"),
         (f"mpitrain: waited 300 s for rank 1\n{MPICH}", 1, "waited 300 s for rank 1"),

@@ -164,9 +164,11 @@ def heartbeat(path: Path, every: float = 0.5) -> Iterator[None]:
 
     thread = threading.Thread(target=beat)
     thread.start()
-    yield
-    over.set()
-    thread.join()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 @pytest.fixture
@@ -179,7 +181,7 @@ def folder(tmp_path: Path) -> Path:
 def test_a_run_elsewhere_lives_while_its_heartbeat_does(folder: Path, launch: Callable[..., Any]) -> None:
     """The deadline of the other ranks does not count while the first one looks."""
     path = elsewhere(folder)
-    with heartbeat(path, every=6.0):
+    with heartbeat(path, every=8.0):
         told = launch(2, "--continue", "run", "--set", "run.deadline=4")
     assert (told.status, told.err) == (2, "mpitrain: run: in use by process 4321 on node7\n")
     assert [path.name for path in folder.iterdir()] == [NAME]

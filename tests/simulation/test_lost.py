@@ -4,6 +4,7 @@ from collections import Counter
 from dataclasses import replace
 from math import inf
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -120,6 +121,17 @@ def test_a_full_disk_leaves_the_newest_checkpoint(tmp_path: Path, monkeypatch: p
     told = lost.trained(what, 1, tmp_path / "run")
     assert (told.error, set(told.statuses), len(told.watch.starts)) == ("", {0}, 2), told.said
     assert "begins anew" not in told.said and told.said.count("no room; what came after the newest checkpoint") == 1
+
+
+@pytest.mark.parametrize("refused", [False, True])
+def test_only_its_own_fault_tells_of_a_checkpoint(refused: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    """Not that of one that waited for the lost rank, whose folder was cleared, nor that of the best model."""
+    folder = Path("run/checkpoints")
+    told = [(folder / "000000000064", "its folder is gone"), (folder / "000000000064", ""), (folder / "best", "full")]
+    told += [(folder / "000000000064", "no room")] * refused
+    saver: Any = SimpleNamespace(folder=folder, settle=lambda: None, outcomes=lambda: told)
+    assert going_on._written(saver, 64) is not refused
+    assert ("no room; what came after" in capsys.readouterr().err) == refused
 
 
 @pytest.mark.parametrize("seed", range(3))

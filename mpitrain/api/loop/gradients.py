@@ -61,11 +61,13 @@ class Gradients(Method):
         self.roll.call(t, "the end of the loop", leaving=True, sums=self._sums)
         first = self.flat.x.copy()
         self.transport.broadcast_array(first, "rank 0's parameters")
-        apart = np.linalg.norm(self.flat.x - first) > APART * np.linalg.norm(first)
+        with np.errstate(over="ignore", invalid="ignore"):
+            near = np.linalg.norm(self.flat.x - first) <= APART * np.linalg.norm(first)
+        apart = not near and bool(np.isfinite(first).all())
         odd = np.flatnonzero(self.roll.call(t, "the ranks' parameters", count=int(apart))).tolist()
         if odd and self.transport.rank == 0:
-            line = f"warning: {named(odd)}: the parameters differed from rank 0's, whose steps were others"
-            say(f"{line}, as where each rank adds noise of its own; all have rank 0's now")
+            line = f"warning: {named(odd)}: the parameters differ from rank 0's, as the ranks took different steps"
+            say(f"{line}, such as with noise of a rank's own; all have rank 0's now")
         np.copyto(self.flat.x, first)
 
     def settle(self) -> None:
@@ -87,8 +89,8 @@ class Gradients(Method):
 
     def _require_ended(self) -> None:
         if self._running:
-            line = "ended in an error, and the ranks' gradients were not summed: a batch cannot be left out by one rank"
-            raise BadInput(f"backward: of rank {self.transport.rank} {line}")
+            line = f"rank {self.transport.rank}: backward ended in an error, so that the gradients were not summed"
+            raise BadInput(f"{line}: no rank can leave out a batch alone")
 
     def _require_sums(self) -> None:
         for name, p, view in zip(self.flat.names, self.flat.parameters, self._views, strict=True):

@@ -43,7 +43,7 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
     if isinstance(loader, DataLoader):
         _require_undivided(loader)
     if not isinstance(loader, DataLoader) or loader.batch_sampler is None or _is_another_kind(loader):
-        yield from _dealt(drawn_apart(loader, lambda: _seed(seed, epoch)), part, parts, handed)
+        yield from islice(_turns(drawn_apart(loader, lambda: _seed(seed, epoch)), part, parts), handed, None)
         return
     if loader.batch_size is not None and _takes_each_once(loader):
         rounds = _rounds(loader, parts, seed, epoch)
@@ -59,14 +59,14 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
 
 
 def _is_another_kind(loader: "DataLoader[Any]") -> bool:
-    """Whether the loader makes batches, of a stream or in its class's own way, that a plain `DataLoader` would not."""
+    """Whether the samples are a stream, or the loader's class makes batches in its own way."""
     own = any(getattr(type(loader), each) is not getattr(DataLoader, each) for each in ("__iter__", "_get_iterator"))
     return own or isinstance(loader.dataset, IterableDataset)
 
 
 def _require_undivided(loader: "DataLoader[Any]") -> None:
     for sampler in (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)):
-        if getattr(sampler, "num_replicas", 1) > 1:
+        if (getattr(sampler, "num_replicas", 1) or 1) > 1:
             line = f"ranks.share: the loader's {type(sampler).__name__} gives each rank its own part already"
             raise BadInput(f"{line}, which would be divided again; give a loader without it, and shuffle=True")
 
@@ -116,16 +116,8 @@ def _made_anew(loader: "DataLoader[Any]", batches: Iterator[list[int]]) -> "Data
     return DataLoader(loader.dataset, batch_sampler=batches, **kept)
 
 
-def _dealt(batches: Iterable[Any], part: int, parts: int, handed: int) -> Iterator[Dealt]:
-    """The batches of any iterable, which every rank reads whole."""
-    rest = _turns(batches, part, parts)
-    with undisturbed():  # what those batches draw, they drew before
-        for _ in islice(rest, handed):
-            pass
-    yield from rest
-
-
 def _turns(batches: Iterable[Any], part: int, parts: int) -> Iterator[Dealt]:
+    """The batches of any iterable, which every rank reads whole."""
     left = iter(batches)
     while ours := list(islice(left, parts)):
         counts = [samples_in(batch) for batch in ours]

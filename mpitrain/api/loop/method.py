@@ -124,7 +124,9 @@ class Roll:
         rates = self._told[:, 4]
         if odd := np.flatnonzero(abs(rates - rates[0]) > ROUNDING * abs(rates[0])).tolist():
             line = f"{named(odd)}: the learning rate is {rates[odd[0]]:g}, rank 0's {rates[0]:g}, after {t} batches"
-            self.refuse(f"{line}: all are to take the same steps; of a metric, ranks.mean is the same on all", odd)
+            self.refuse(
+                f"{line}: all are to take the same steps; give a scheduler that follows a metric its ranks.mean", odd
+            )
         return [int(count) for count in self._told[:, 3]]
 
     def call(

@@ -34,7 +34,7 @@ class FlatModule:
             raise BadInput("model: no parameter needs a gradient")
         self.names, self.parameters = [name for name, _ in named], [p for _, p in named]
         self._trained = {id(p) for p in self.parameters}
-        self._require_own_parameters()
+        self._require_no_others()
         shapes = [(name, tuple(p.shape)) for name, p in named]
         self.layout = Layout([Parameter(name, shape, ("constant", 0.0)) for name, shape in shapes])
 
@@ -133,9 +133,9 @@ class FlatModule:
             raise BadInput(
                 f"model: {new} needs a gradient, and did not at the start: which ones do is settled by distribute"
             )
-        self._require_own_parameters()
+        self._require_no_others()
 
-    def _require_own_parameters(self) -> None:
+    def _require_no_others(self) -> None:
         own = {id(p) for p in self.module.parameters()}
         if any(id(p) not in own for group in self.optimizer.param_groups for p in group["params"]):
             raise BadInput("optimizer: has a parameter that is not the model's")

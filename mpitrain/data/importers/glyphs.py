@@ -59,8 +59,8 @@ def plan(folder: Path, samples: dict[str, int], seed: int = 1) -> CorpusPlan:
         makers = [found for path in sorted(folder.iterdir()) if path.is_dir() and (found := _families(path))]
     held_out = {part: max(1, round(share * len(makers))) for part, share in SHARES.items()}
     if len(makers) <= sum(held_out.values()):
-        there = f"{some(len(makers), 'folder')} with a .ttf or .otf, not a link, of all {len(CHARACTERS)} characters"
-        raise BadInput(f"{folder}: {there}; 3 at least")
+        there = f"{some(len(makers), 'folder')} with a .ttf or .otf file that has all {len(CHARACTERS)} characters"
+        raise BadInput(f"{folder}: {there}; at least 3 are needed, and links do not count")
     order = [makers[place] for place in stream(seed, "order of fonts").permutation(len(makers))]
     families: dict[str, Families] = {}
     for part in reversed(PARTS):

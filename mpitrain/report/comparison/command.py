@@ -3,6 +3,7 @@
 import argparse
 import json
 import math
+import signal
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
@@ -21,7 +22,7 @@ from mpitrain.report.comparison.matrix import Element, by_chance, matrix
 from mpitrain.report.html import duration, join, table
 from mpitrain.report.page import page, section
 from mpitrain.report.records import finite
-from mpitrain.signals import STOPPED, Interrupted, handling
+from mpitrain.signals import NUMBERS, STOPPED, Interrupted, handling
 from mpitrain.start import Subparsers, option
 
 DAY = 86400.0
@@ -60,15 +61,17 @@ def run(options: argparse.Namespace) -> int:
 
     Raises BadInput naming the option.
     """
-    try:
-        with handling(_interrupt):  # also where no run could be told: data are made, or differences evaluated
+    with handling(_interrupt):  # also where no run could be told: data are made, or differences evaluated
+        try:
             return _carry_out(options)
-    except Interrupted:
-        say("stopped by a signal; the same command continues")
-        return STOPPED
+        except Interrupted:
+            say("stopped by a signal; the same command continues")
+            return STOPPED
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:
+    for each in NUMBERS:  # until `handling` ends: what follows are echoes, which would disturb the end
+        signal.signal(each, signal.SIG_IGN)
     raise Interrupted
 
 
@@ -150,6 +153,8 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
                 print(f"{label}: {f'failed: {fault} (see {log})' if fault else _outcome(element)}", flush=True)
             if (run := element.finished()) is not None:
                 tables.require_tested(run, test_set)
+        if relay.asked:  # during the last run, which has finished nevertheless
+            raise Interrupted
 
 
 def _outcome(element: Element) -> str:

@@ -88,6 +88,6 @@ def run(element: Element, words: list[str], deadline: float, relay: Relay) -> st
     results = left.results if left else {}
     if (ranks := results.get("ranks")) != element.training:
         other = "is the launcher that of another MPI than mpi4py's?"
-        why = "others were lost; without its folder it is run again" if results.get("lost_ranks") else other
+        why = "others were lost; delete its folder to run it again" if results.get("lost_ranks") else other
         return f"ran on {ranks} ranks, not {element.training}: {why}"
     return "" if element.state() == "finished" else "left no summary"

@@ -238,7 +238,7 @@ def test_spares_come_beside_the_ranks_that_train(tmp_path: Path) -> None:
     summary = elements[2].folder / "summary.json"
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"lost_ranks": [[1, 64], [1, 96], [1, 128]]}))
     said = launching.run(elements[2], words, 60, Relay())
-    assert said == "ran on 1 ranks, not 2: others were lost; without its folder it is run again"
+    assert said == "ran on 1 ranks, not 2: others were lost; delete its folder to run it again"
 
 
 @pytest.mark.parametrize("room", ["report", "report.advice", "report.comparison"])
