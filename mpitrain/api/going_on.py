@@ -192,8 +192,8 @@ class LostRanks:
 
 
 def _written(saver: Saver, samples: int) -> bool:
-    """Wait until this rank's part of the checkpoint after so many samples is written; returns whether it is, and says
-    why not. Other outcomes, as of one that waited for a lost rank, tell nothing of it."""
+    """Wait for this rank's part of the checkpoint of this many samples. Returns whether it was written; if it was not,
+    a warning says why. Faults of other files, such as the checkpoint that a lost rank left unfinished, do not count."""
     try:
         saver.settle()
         fault = dict(saver.outcomes()).get(Draft(saver.folder, samples).final, "")  # of one that was not begun

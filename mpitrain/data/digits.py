@@ -9,8 +9,8 @@ import filecmp
 from pathlib import Path
 
 from mpitrain.config import Config
-from mpitrain.data.shards import folder_parts
-from mpitrain.errors import BadInput, naming
+from mpitrain.data.shards import folder_parts, require_own
+from mpitrain.errors import naming
 from mpitrain.files import write_whole
 
 
@@ -29,9 +29,6 @@ def prepare_digits(folder: Path) -> None:
     folder if it holds shards of another corpus."""
     wanted = {path.name: path for paths in folder_parts(embedded()).values() for path in paths}
     with naming(folder):
-        for path in folder.glob("[!.]*.h5"):
-            if path.name not in wanted or not filecmp.cmp(path, wanted[path.name], shallow=False):
-                there = f"{folder}: already holds shards of another corpus, such as {path.name}"
-                raise BadInput(f"{there}; name another folder, or delete this one")
+        require_own(folder, lambda path: path.name in wanted and filecmp.cmp(path, wanted[path.name], shallow=False))
     for name, path in wanted.items():
         write_whole(folder / name, path.read_bytes())

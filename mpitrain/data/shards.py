@@ -21,7 +21,7 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import h5py
@@ -104,6 +104,16 @@ def folder_parts(folder: Path) -> dict[str, list[Path]]:
             sets = " and of ".join(map(str, sorted(counts[part])))
             raise BadInput(f"{folder}: {part} has shards of several sets: of {sets}")
     return {part: [folder / shard_name(part, n, *counts[part]) for n in range(*counts[part])] for part in order}
+
+
+def require_own(folder: Path, is_own: Callable[[Path], bool]) -> None:
+    """Raise BadInput naming a shard in a folder that is not one of the corpus to be written there."""
+    for path in folder.glob("[!.]*.h5"):
+        if not is_own(path):
+            raise BadInput(
+                f"{folder}: already holds shards of another corpus, of another split or of files that have changed "
+                f"since, such as {path.name}; name another folder, or delete this one"
+            )
 
 
 def part_shards(folder: Path, part: str) -> list[Path]:

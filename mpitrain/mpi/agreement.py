@@ -75,11 +75,17 @@ def odd_one(texts: list[str]) -> int:
     return next((rank for rank, text in enumerate(texts) if text != texts[0]), 0)
 
 
+def told_alike(transport: Transport, text: str, what: str, line: Callable[[int, list[str]], str]) -> None:
+    """Raise BadInput on all ranks unless all of them give the same text; `line` says it, of the first rank that gives
+    another one, and all texts. Collective."""
+    texts = transport.gather_texts(text, what)
+    if odd := odd_one(texts):
+        raise BadInput.known(line(odd, texts), spoken_here=transport.rank == 0)
+
+
 def called_alike(transport: Transport, call: str, what: str) -> None:
     """Raise BadInput on all ranks unless all of them make the same call, arguments included. Collective."""
-    texts = transport.gather_texts(call, what)
-    if odd := odd_one(texts):
-        raise BadInput.known(f"rank {odd} called {texts[odd]}, rank 0 {texts[0]}", spoken_here=transport.rank == 0)
+    told_alike(transport, call, what, lambda odd, texts: f"rank {odd} called {texts[odd]}, rank 0 {texts[0]}")
 
 
 def alone(action: Callable[[], int | None], why: str) -> int:

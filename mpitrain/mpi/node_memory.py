@@ -28,8 +28,9 @@ POLL_INTERVAL = 5e-4  # seconds
 class NodeMemory:
     """This rank's view of its node's memory; `part` and `parts` as in `mpitrain.data.sharing`.
 
-    The first rank of a node makes the files, the others open them through that process's folder in /proc. Collective
-    over all ranks. If one of them cannot open the files, as in a container of its own, all ranks raise BadInput.
+    The first rank of a node makes the files, and the others open them through that process's folder in /proc. All
+    ranks make their views together. Some ranks cannot open the files, such as those in separate containers: then all
+    ranks raise BadInput.
     """
 
     def __init__(self, transport: Transport) -> None:

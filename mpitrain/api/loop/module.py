@@ -11,7 +11,7 @@ from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.models.torch import examination
 from mpitrain.models.torch import state as torch_state
 from mpitrain.mpi import Transport
-from mpitrain.mpi.agreement import odd_one
+from mpitrain.mpi.agreement import told_alike
 
 
 class FlatModule:
@@ -93,9 +93,8 @@ class FlatModule:
         """Give all ranks rank 0's parameters and buffers. Collective. Raises BadInput naming a rank whose model is
         another one."""
         told = ", ".join(f"{name} {tuple(tensor.shape)} {tensor.dtype}" for name, tensor in self._tensors())
-        if odd := odd_one(transport.gather_texts(told, "the models")):
-            line = f"model: rank {odd} has another one than rank 0: other names, shapes or types"
-            raise BadInput.known(line, spoken_here=transport.rank == 0)
+        another = "has another one than rank 0: other names, shapes or types"
+        told_alike(transport, told, "the models", lambda odd, _: f"model: rank {odd} {another}")
         self.share_buffers(transport)
         vector = self.vector()
         transport.broadcast_array(vector, "rank 0's parameters")

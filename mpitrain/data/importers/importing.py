@@ -26,7 +26,7 @@ from mpitrain.data.importers.plan import CorpusPlan, Task, digest_extents, porti
 from mpitrain.data.importers.processes import processes, unbroken
 from mpitrain.data.normalising import MOMENTS, STATISTICS, statistics
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import PREPARATION, publish, set_attributes
+from mpitrain.data.shards import PREPARATION, publish, require_own, set_attributes
 from mpitrain.data.validation import LEFT_OUT, Attributes, Value, validate_range
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import Version, writing
@@ -136,12 +136,7 @@ class Importing:
     def _missing(self, tasks: list[Task]) -> list[Task]:
         """The tasks whose shards do not exist yet. Raises BadInput if the folder holds shards of another corpus."""
         wanted = {task.final: task for task in tasks}
-        for path in self.folder.glob("[!.]*.h5"):
-            if path not in wanted or not wanted[path].done(path):
-                raise BadInput(
-                    f"{self.folder}: already holds shards of another corpus, of another split or of files that have "
-                    f"changed since, such as {path.name}; name another folder, or delete this one"
-                )
+        require_own(self.folder, lambda path: path in wanted and wanted[path].done(path))
         return [task for task in tasks if not task.final.exists() and not task.done(task.provisional)]
 
     def _share_out(
