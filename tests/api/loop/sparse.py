@@ -18,6 +18,8 @@ import mpitrain
 #: Multiples of 2⁻⁶, of which minibatches have eight.
 SAMPLES = torch.from_numpy(np.random.default_rng(3).integers(-64, 64, (240, 3000)) / 64)
 EPOCHS, MINIBATCH, RATE = 3, 8, 1 / 16
+#: Batches after which the ranks meet: one that has the processor alone would be done before another takes a message.
+MEETING = 3
 
 
 class Point(nn.Module):
@@ -36,7 +38,9 @@ def train(folder: Path, keys: str) -> None:
     optimizer, moved = torch.optim.SGD(model.parameters(), RATE), np.zeros(SAMPLES.shape[1])
     with mpitrain.distribute(model, optimizer, "sparse-delta", out=folder / "run", **json.loads(keys)) as ranks:
         for _ in range(EPOCHS):
-            for samples in ranks.share(DataLoader(SAMPLES, batch_size=MINIBATCH)):
+            for number, samples in enumerate(ranks.share(DataLoader(SAMPLES, batch_size=MINIBATCH))):
+                if not number % MEETING:
+                    ranks.mean(0.0)
                 before = model.x.detach().clone()
                 optimizer.zero_grad()
                 model(samples).backward()
