@@ -104,15 +104,18 @@ def test_rows_and_columns_of_a_script(tmp_path: Path) -> None:
     kaldiio.save_ark(str(tmp_path / "m.ark"), {"k": np.arange(20, dtype=np.float32).reshape(5, 4)})
     (tmp_path / "m.scp").write_text(
         f"rows {tmp_path}/m.ark:2[1:2]\nboth {tmp_path}/m.ark:2[3:4,0:1]\ncolumns {tmp_path}/m.ark:2[,3:3]\n"
-        f"far {tmp_path}/m.ark:2[3:5]\n"
+        f"rounded {tmp_path}/m.ark:2[3:7]\nfar {tmp_path}/m.ark:2[3:8]\nafter {tmp_path}/m.ark:2[5:6]\n"
+        f"wide {tmp_path}/m.ark:2[0:1,3:4]\n"
     )
     found = places(tmp_path / "m.scp")
     with Archives() as archives:
         assert archives.matrix(found["rows"]).tolist() == [[4, 5, 6, 7], [8, 9, 10, 11]]
         assert archives.matrix(found["both"]).tolist() == [[12, 13], [16, 17]]
         assert archives.matrix(found["columns"]).ravel().tolist() == [3, 7, 11, 15, 19]
-        with pytest.raises(BadInput, match=r"m.ark:2: .*\[3:5\] of an object of shape \(5, 4\)"):
-            archives.matrix(found["far"])
+        assert archives.matrix(found["rounded"]).tolist() == [[12, 13, 14, 15], [16, 17, 18, 19]]  # Kaldi takes these
+        for key, cut in (("far", "3:8"), ("after", "5:6"), ("wide", "0:1,3:4")):
+            with pytest.raises(BadInput, match=rf"m.ark:2: .*\[{cut}\] of an object of shape \(\d, 4\)"):
+                archives.matrix(found[key])
 
 
 def test_many_archives_are_not_open_at_once(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from mpitrain.flat import Array
 
 OPEN = 16  # most archives that are kept open
 KEY = 4096  # most bytes of a key
+BEYOND = 3  # rows by which a range may end beyond its object, as in Kaldi: times of segments are rounded
 DIGITS = 100  # most digits of an offset: int() raises an error for several thousand
 #: What reading a damaged object raises.
 FAULTS = (ValueError, OverflowError, EOFError, zlib.error, AssertionError, struct.error, MemoryError)
@@ -168,7 +169,7 @@ def _key(file: BinaryIO) -> str:
 
 
 def _cut(array: Array, cut: str) -> Array:
-    """The rows and columns that "first:last,first:last" selects, both ends included."""
+    """The rows and columns that "first:last,first:last" selects, both ends included; rows may end beyond the object."""
     pieces = cut.replace(" ", "").split(",") if cut else []
     if len(pieces) > array.ndim:
         raise ValueError(f"[{cut}] of an object of shape {array.shape}")
@@ -176,7 +177,9 @@ def _cut(array: Array, cut: str) -> Array:
         if not ends or ends == ":":
             continue
         first, last = (int(end) for end in ends.split(":"))
-        if not first <= last < array.shape[axis]:
+        size = array.shape[axis]
+        beyond = BEYOND if axis == 0 else 0
+        if not (first < size and first <= last < size + beyond):
             raise ValueError(f"[{cut}] of an object of shape {array.shape}")
-        array = array.take(range(first, last + 1), axis)
+        array = array.take(range(first, min(last + 1, size)), axis)
     return array
