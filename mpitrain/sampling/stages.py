@@ -38,7 +38,7 @@ class Stage(Section, frozen=True, kw_only=True):
     at: AmountOrNone | Text  # where the stage begins: in epochs, or as `"25%"` of the training
     minibatch: Count | None = None  # as in [training]
     learning_rate: Positive | None = None  # as in [training]
-    rate_factor: Positive | None = None  # multiplies the previous learning rate instead
+    rate_factor: Positive | None = None  # multiplies the stage's learning_rate, or without one the previous rate
     momentum: Fraction | None = None
     """With `asgd`, the master's momentum, where `algorithm.momentum` is above 0 (Chan & Lane's MOMENTUM(i))."""
     bias_factor: Positive | None = None

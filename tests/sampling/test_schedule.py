@@ -42,6 +42,10 @@ def test_the_largest_rate_is_that_of_a_warm_stage_that_is_trained() -> None:
     assert plan.fastest.learning_rate == pytest.approx(0.006) and plan.at(0).learning_rate < 0.004
 
 
+def test_a_factor_beside_a_rate_multiplies_it() -> None:
+    assert schedule([{"at": 1, "learning_rate": 0.01, "rate_factor": 0.5}]).at(600).learning_rate == 0.005
+
+
 def test_a_percentage_is_of_the_whole_training() -> None:
     """Krizhevsky's steps of 250^(−1/3) at 25, 50 and 75 %."""
     factor = 250 ** (-1 / 3)
