@@ -155,6 +155,15 @@ def test_an_array_of_comparisons_ends_in_a_report(cluster: Cluster) -> None:
     assert len(runs) == 4
 
 
+def test_an_array_of_simulated_comparisons(cluster: Cluster) -> None:
+    """Each element is one process, whatever its number of ranks, and is started without a launcher."""
+    words = ("allreduce", "--workers", "1,5", "--target-error", "0.5", "--set", "training.epochs=1")
+    cluster.submit("compare", *words, "--simulate", "zhang2013", "--out", "runs/simulated").ended()
+    table = cluster.folder / "runs" / "simulated" / "compare.json"
+    until(table.exists, "the table", 240)
+    assert list(json.loads(table.read_text())["runs"].values()) == ["finished", "finished"]
+
+
 def test_an_element_of_a_comparison_is_warned_and_comes_back(cluster: Cluster, tmp_path: Path) -> None:
     """It goes on from its checkpoint, the other is left alone, and the job of the table waits for both.
 
