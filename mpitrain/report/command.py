@@ -65,8 +65,8 @@ def _watch(folders: list[Path], runs: list[StoredRun], out: Path, title: str, se
 
 
 def _left_out(folder: Path) -> bool:
-    """Whether a folder, one of several such as `runs/*`, was not made by a run; if so, say that it is left out."""
-    left_out = folder.is_dir() and not (folder / "config.toml").exists() and not (folder / "metrics.jsonl").exists()
+    """Whether a folder or file, one of several such as `runs/*`, is no run's folder; if so, say that it is left out."""
+    left_out = folder.exists() and not (folder / "config.toml").exists() and not (folder / "metrics.jsonl").exists()
     if left_out:
         print(f"{printable(str(folder))}: left out, not a run folder")
     return left_out

@@ -456,10 +456,12 @@ def test_counts_since_a_resume_are_of_the_samples_since_then(tmp_path: Path) -> 
 
 
 def test_what_no_run_has_made_is_left_out_of_several(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As `compare --out runs/compare` is of `report runs/*`."""
+    """As `compare --out runs/compare` is of `report runs/*`, and each run's log of `report runs/compare/runs/*`."""
     write_run(tmp_path / "run")
     (tmp_path / "compare").mkdir()
-    words = ["report", str(tmp_path / "compare"), str(tmp_path / "run"), "--out", str(tmp_path / "all.html")]
+    (tmp_path / "run.log").write_text("mpitrain 0.1.0 starts on 2 ranks\n")
+    words = ["report", *map(str, tmp_path.iterdir()), "--out", str(tmp_path / "all.html")]
     assert main(words) == 0 and (tmp_path / "all.html").exists()
-    assert "compare: left out, not a run folder" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "compare: left out, not a run folder" in told and "run.log: left out, not a run folder" in told
     assert main(["report", str(tmp_path / "compare")]) == 2
