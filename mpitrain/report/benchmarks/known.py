@@ -5,9 +5,7 @@ checksum of all shards, stand in `benchmark.json` beside them.
 """
 
 import json
-import os
 import platform
-import shutil
 import subprocess
 import sys
 import zipfile
@@ -16,6 +14,7 @@ from contextlib import suppress
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 from mpitrain.api.launching import last_words
@@ -68,21 +67,18 @@ def _given(settings: list[str]) -> bool:
 def make(name: str, folder: Path) -> None:
     """Make the data in `folder` unless it exists; print their checksum. Raises BadInput naming what is missing."""
     if not folder.exists():
-        new = folder.with_name(f".making-{os.getpid()}-{folder.name}")
-        scratch = new.with_name(f"{new.name}-from")
-        try:
-            print(f"{name}: making the data in {folder}, once; this takes a minute or two", flush=True)
-            with naming(folder):
-                scratch.mkdir(parents=True)
-            versions = MAKERS[name](scratch, new)
+        print(f"{name}: making the data in {folder}, once; this takes a minute or two", flush=True)
+        with naming(folder):  # a new name, as elements of a job array may make them on several nodes at once
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            making = TemporaryDirectory(prefix=".making-", dir=folder.parent, ignore_cleanup_errors=True)
+        with making as scratch:
+            new = Path(scratch) / folder.name
+            versions = MAKERS[name](Path(scratch), new)
             told: Record = {"benchmark": name, "of": versions, "checksum": digest_of(new)}
             told |= {"python": platform.python_version(), **_versions("numpy")}
             write_whole(new / TOLD, json.dumps(told, indent=1) + "\n")
             with suppress(OSError):  # another process has made them meanwhile
                 new.rename(folder)
-        finally:
-            for path in (new, scratch):
-                shutil.rmtree(path, ignore_errors=True)
     path = folder / TOLD
     with naming(path), naming(f"{path}: no record of a benchmark", ValueError, KeyError, TypeError):
         told = json.loads(read_text(path))

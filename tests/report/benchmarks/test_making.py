@@ -57,6 +57,20 @@ def test_they_are_made_once_and_described(wheel: Path, capfd: pytest.CaptureFixt
     assert (folder / TOLD).stat().st_mtime_ns == made and [path.name for path in Path("runs").iterdir()] == ["bytes"]
 
 
+def test_another_node_may_make_them_meanwhile(wheel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the same folder, by a process that may have the same number."""
+    mine, made = known.MAKERS["bytes"], Path("runs/bytes")
+
+    def at_once(scratch: Path, folder: Path) -> dict[str, object]:
+        monkeypatch.setitem(known.MAKERS, "bytes", mine)
+        make("bytes", made)
+        return mine(scratch, folder)
+
+    monkeypatch.setitem(known.MAKERS, "bytes", at_once)
+    make("bytes", made)
+    assert (made / TOLD).exists() and [path.name for path in Path("runs").iterdir()] == ["bytes"]
+
+
 def test_the_checksum_is_that_of_the_arrays(wheel: Path) -> None:
     make("bytes", Path("one"))
     make("bytes", Path("two"))
