@@ -16,6 +16,7 @@ from mpitrain.report.comparison.matrix import Element
 
 KEPT = "cluster.toml"  # in the comparison's folder: a copy of the file of the cluster of all its runs
 DEADLINE = 120.0  # seconds to read a configuration and a cluster
+LONGEST = 2e6  # seconds for which `subprocess.run` can wait: it counts milliseconds in 32 bits
 
 
 def launched(element: Element, launch: str) -> list[str]:
@@ -38,6 +39,7 @@ def require_room(elements: list[Element], cluster: str) -> None:
 
 def carry_out(words: list[str], deadline: float, late: str, failed: str) -> None:
     """Run a command to its end. Raises BadInput: `late` after `deadline` seconds, or `failed` with its last words."""
+    deadline = min(deadline, LONGEST)
     try:
         ended = subprocess.run(words, capture_output=True, timeout=deadline, check=False)
     except subprocess.TimeoutExpired:

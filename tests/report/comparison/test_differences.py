@@ -8,6 +8,7 @@ import pytest
 
 from mpitrain.__main__ import main
 from mpitrain.report.comparison.differences import KEPT, Difference
+from mpitrain.report.comparison.launching import carry_out
 from mpitrain.report.comparison.matrix import matrix
 
 from .runs import finish
@@ -94,6 +95,11 @@ def test_blocks_that_are_no_pair_are_one_line(content: str, said: str, capsys: p
     assert main([*TABLE, "--paired"]) == 2
     err = capsys.readouterr().err
     assert err.count("\n") == 1 and said in err and "two-w1-s1" in err
+
+
+@pytest.mark.parametrize("deadline", [1e7, 1e300])
+def test_a_deadline_of_years_is_waited_for(deadline: float) -> None:
+    carry_out([sys.executable, "-c", ""], deadline, "late", "failed")
 
 
 @needs_mpirun
