@@ -85,8 +85,10 @@ def differences(rows: Sequence[Row], test_set: str, baseline: str) -> list[Pair]
 
 def _read(path: Path, test_set: str, merit: str) -> BlockSums:
     with naming(path), naming(f"{path}: not the blocks of an evaluation", ValueError, KeyError, TypeError):
-        parts = json.loads(read_text(path))
-        key = test_set if test_set in parts else next((part for part in parts if part.startswith(test_set)), test_set)
+        found = dict(json.loads(read_text(path)))
+        parts = {part.replace("-", "_"): sums for part, sums in found.items()}  # as in the summary's keys
+        wanted = test_set.replace("-", "_")
+        key = wanted if wanted in parts else next((part for part in parts if part.startswith(wanted)), wanted)
         return BlockSums(*(np.array(parts[key][name], np.float64) for name in (merit, "samples")))
 
 

@@ -74,6 +74,20 @@ def test_the_baseline_is_what_others_are_compared_with() -> None:
     assert row["difference"] == [pytest.approx(0.05), pytest.approx(0.0), pytest.approx(0.1)]
 
 
+@pytest.mark.parametrize("name", ["test-noisy", "test_noisy"])
+def test_of_another_test_set(name: str) -> None:
+    """Called as the part is, or as in the summary's keys, either of which the other table takes."""
+    finished([10, 0], [5, 0], [50, 50])
+    for config, wrong in (("one", 20), ("two", 30)):
+        run, blocks = Path(f"out/runs/{config}-w1-s1"), {"samples": [50, 50], "error": [wrong, wrong]}
+        (run / KEPT).write_text(json.dumps({"test": {**blocks, "error": [0, 0]}, "test-noisy": blocks}))
+        summary = json.loads((run / "summary.json").read_text()) | {"test_noisy_error": wrong / 50}
+        (run / "summary.json").write_text(json.dumps(summary))
+    assert main([*TABLE, "--paired", "--test-set", name]) == 0
+    ((row),) = told()
+    assert row["difference"] == [pytest.approx(0.2)] * 3
+
+
 def test_without_being_asked_for_there_are_none() -> None:
     finished([10, 10], [5, 5], [50, 50])
     assert main(TABLE) == 0
@@ -86,6 +100,8 @@ def test_without_being_asked_for_there_are_none() -> None:
         ('{"test": {"samples": [50, 49], "error": [1, 1]}}', "was tested on other samples than"),
         ('{"test": {"samples": [50, 50]}}', "not the blocks of an evaluation"),
         ("[", "not the blocks of an evaluation"),
+        ("[]", "not the blocks of an evaluation"),
+        ("[1]", "not the blocks of an evaluation"),
     ],
 )
 def test_blocks_that_are_no_pair_are_one_line(content: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
