@@ -78,7 +78,8 @@ def named(model: TrainedModel) -> tuple[dict[str, Array], str]:
     tensors = {name: value for name, value in state.items() if isinstance(value, torch.Tensor)}
     left = sorted(state.keys() - tensors.keys())
     said = f"; without {', '.join(left)}, which is no tensor" if left else ""
-    return {name: torch_state.numbers(tensor) for name, tensor in tensors.items()}, said
+    # in the order of their elements, also where they lie otherwise, as transposed: safetensors writes what lies there
+    return {name: np.asarray(torch_state.numbers(tensor), order="C") for name, tensor in tensors.items()}, said
 
 
 def _npz(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]:

@@ -101,6 +101,12 @@ class Turning(nn.Module):
 def turning(input_shape, classes):
     return Turning(classes)
 
+def transposed(input_shape, classes):
+    module = nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+    module[1].weight = nn.Parameter(torch.rand(64, classes).T)
+    module.register_buffer("table", torch.rand(3, 2).T)
+    return module
+
 class Drawing(nn.Module):
     def __init__(self, classes):
         super().__init__()
@@ -240,6 +246,22 @@ def test_export(folder: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[st
         outputs = module(images).detach().numpy()
         np.testing.assert_allclose(outputs, expected, rtol=1e-4, atol=1e-5)
         assert (outputs.argmax(1) != targets).mean() == pytest.approx(told["test_error"], abs=1e-9)
+
+
+@pytest.mark.parametrize("format_", ["npz", "safetensors"])
+def test_export_of_tensors_that_lie_otherwise(folder: Path, monkeypatch: Any, format_: str) -> None:
+    """Transposed ones, as of channels-last memory, have their elements in the file in the order of their axes."""
+    load = np.load if format_ == "npz" else pytest.importorskip("safetensors.numpy").load_file
+    import mpitrain
+    from mpitrain.__main__ import main
+
+    monkeypatch.chdir(folder)
+    table = {"model.import": "net.py:transposed", "training.epochs": 0.01, "algorithm.name": "sgd"}
+    mpitrain.train({**table, "run": {"threads": 1, "progress": "none"}}, out="run")
+    assert main(["export", "run", "--format", format_]) == 0
+    file = load(f"run/model.{format_}")
+    for name, tensor in mpitrain.load("run").module().state_dict().items():
+        np.testing.assert_array_equal(file[name], tensor.numpy(), err_msg=name)
 
 
 def test_what_a_file_cannot_hold(folder: Path, monkeypatch: Any, capsys: pytest.CaptureFixture[str]) -> None:
