@@ -372,7 +372,7 @@ class Extra(nn.Linear):
         self.steps, self.count = {"seen": 2}, False
 
     def get_extra_state(self) -> object:
-        return dict(self.steps)
+        return {**self.steps, "tensor": torch.ones(3)}
 
     def set_extra_state(self, state: object) -> None:
         raise AssertionError("nothing has been saved")
@@ -386,7 +386,7 @@ def test_extra_state_is_as_the_module_was_built() -> None:
     model = TorchModel(lambda seed: Extra(), (2, 2), 3)
     theta = model.initial(1)
     assert not model.kept(theta) and not model.holds_buffers
-    assert model.standalone(theta).state_dict()["_extra_state"] == {"seen": 2}
+    assert model.standalone(theta).state_dict()["_extra_state"]["seen"] == 2
 
     def counting() -> nn.Module:
         module = Extra()
@@ -531,6 +531,22 @@ class Counting(nn.Linear):
         return super().forward(x.flatten(1))
 
 
+class Limited(nn.Linear):
+    """Its weights are limited in forward, in place or by others in their stead, equal ones where they are small."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__(4, 3)
+        self._in_place, self._limit = in_place, 0.1 if in_place else 1.0
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        limited = self.weight.data.clamp(-self._limit, self._limit)
+        if self._in_place:
+            self.weight.data.copy_(limited)
+        else:
+            self.weight.data = limited
+        return super().forward(x.flatten(1))
+
+
 class Rounded(nn.Module):
     def forward(self, x: "torch.Tensor") -> "torch.Tensor":
         return x.long()
@@ -555,6 +571,11 @@ REFUSED: dict[str, Callable[[], object]] = {
     "1.weight is float16, not float32": lambda: nn.Sequential(FLAT, nn.Linear(4, 3).half()),
     "0.weight lies on meta": lambda: nn.Sequential(nn.Linear(4, 3, device="meta")),
     "0 has sparse gradients": lambda: nn.Sequential(nn.Embedding(4, 3, sparse=True)),
+    "0 changes its weights in forward; build it without max_norm": lambda: nn.Sequential(
+        nn.Embedding(4, 3, max_norm=9.0)
+    ),
+    "the parameter weight changes in training or gets other memory: forward may": lambda: Limited(True),
+    "the parameter weight changes in training or gets other": lambda: Limited(False),
     "has no parameter to train": lambda: nn.Sequential(FLAT),
     "returned int, not a torch.nn.Module": lambda: 3,
     "cannot be built: KeyError: 'depth' (": failing,

@@ -1,6 +1,6 @@
 """Examine a user's module before it is trained: what cannot be trained is refused, by name."""
 
-import pickle
+import io
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import torch
+import xxhash
 from torch.nn.parameter import is_lazy
 
 from mpitrain.errors import BadInput, blaming
@@ -82,7 +83,7 @@ def trained(module: torch.nn.Module, all_names: bool = False) -> list[Named]:
 
 def examine(model: Examined) -> None:
     """Raise BadInput unless the module's outputs fit the classes in training and in evaluation and its loss has a
-    gradient, or if it changes a buffer that is not a statistic of normalisation."""
+    gradient, or if it changes a parameter, or a buffer that is not a statistic of normalisation."""
     module, batch = model.module, two_samples(model)
     with blaming(model.name, "cannot be trained"):
         before = _state(model)
@@ -96,8 +97,8 @@ def examine(model: Examined) -> None:
         model.switch(training=False)
         with torch.no_grad():
             _require_outputs(model, module(model.inputs(batch.inputs)))
-        model.evaluate(model.place.put(model.current()), batch)
-    _require_unchanged(model, before, "evaluation")
+        _require_unchanged(model, before, "evaluation")
+        model.evaluate(model.place.put(model.current()), batch)  # the parameters get other memory here
 
 
 def _require_outputs(model: Examined, outputs: object) -> None:
@@ -115,22 +116,35 @@ def _require_outputs(model: Examined, outputs: object) -> None:
 
 
 def _state(model: Examined) -> dict[str, bytes]:
-    """Buffers that are no statistics, and what layers call extra state, by name."""
+    """Parameters with their memory, buffers that are no statistics, and what layers call extra state, by name."""
     statistics = model.statistics.names()
     buffers = {name: buffer for name, buffer in model.module.named_buffers() if name not in statistics}
     return {
+        **{f"parameter {name}": _placed(model, p) for name, p in model.module.named_parameters()},
         **{f"buffer {name}": model.place.copied(buffer).tobytes() for name, buffer in buffers.items()},
-        **{f"extra state {name}": pickle.dumps(value) for name, value in torch_state.extra(model.module).items()},
+        **{f"extra state {name}": _written(value) for name, value in torch_state.extra(model.module).items()},
     }
+
+
+def _placed(model: Examined, p: torch.Tensor) -> bytes:
+    """Where the parameter lies, with a checksum of its values."""
+    return b"%d %b" % (p.data_ptr(), xxhash.xxh3_128_digest(model.place.copied(p).tobytes()))
+
+
+def _written(value: object) -> bytes:
+    """The value as bytes, which are the same for equal ones; pickle's are not for tensors."""
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    return buffer.getvalue()
 
 
 def _require_unchanged(model: Examined, before: dict[str, bytes], when: str) -> None:
     for name, value in _state(model).items():
         if before.get(name) != value:
-            raise BadInput(
-                f"{model.name}: the {name} changes in {when} and is not a statistic of normalisation: "
-                "which value belongs to averaged parameters is unknown"
-            )
+            why = "and is not a statistic of normalisation: which value belongs to averaged parameters is unknown"
+            if name.startswith("parameter "):
+                why = "or gets other memory: forward may compute with it, but only an algorithm may change it"
+            raise BadInput(f"{model.name}: the {name} changes in {when} {why}")
 
 
 def in_pairs(model: Examined) -> set[bool]:
@@ -206,5 +220,7 @@ def require_plain(module: torch.nn.Module, name: str) -> None:
     for each, layer in module.named_modules():
         if getattr(layer, "sparse", False) is True:
             raise BadInput(f"{name}: {each or 'the module'} has sparse gradients; build it with sparse=False")
+        if isinstance(layer, torch.nn.Embedding | torch.nn.EmbeddingBag) and layer.max_norm is not None:
+            raise BadInput(f"{name}: {each or 'the module'} changes its weights in forward; build it without max_norm")
     if not any(p.requires_grad for p in parameters.values()):
         raise BadInput(f"{name}: has no parameter to train")
