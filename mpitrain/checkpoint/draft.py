@@ -15,7 +15,7 @@ import numpy as np
 from mpitrain.checkpoint.files import FORMAT, REPLACED, STATE, CarefulFile, describe, folders, order, write_manifest
 from mpitrain.checkpoint.state import Numbers
 from mpitrain.errors import BadInput
-from mpitrain.files import make_folders, sync, write_durably, writing
+from mpitrain.files import exchanged, make_folders, sync, write_durably, writing
 from mpitrain.flat import Array, Layout, block_slices
 from mpitrain.sampling.queue import Work
 
@@ -114,10 +114,14 @@ class Draft:
                 make_folders(self.path, name)
                 write_durably(self.path / name, text)
             write_manifest(self.path, documents)
-            if self.final.exists():
+            if there := self.final.exists():
                 shutil.rmtree(replaced, ignore_errors=True)
-                self.final.rename(replaced)
-            self.path.rename(self.final)
+            if there and exchanged(self.path, self.final):
+                replaced = self.path
+            else:  # a kill in between leaves none of this name
+                if there:
+                    self.final.rename(replaced)
+                self.path.rename(self.final)
             sync(self.final.parent)
             delete(replaced)
         if keep:

@@ -1,5 +1,6 @@
 """Write files that are complete whenever they exist, even after a crash; read files that anybody may have written."""
 
+import ctypes
 import json
 import os
 import stat
@@ -16,6 +17,7 @@ from mpitrain.errors import naming
 #: A JSON or TOML object to write.
 Record = dict[str, object]
 LARGEST = 1 << 30  # most bytes of a file that is read whole
+HERE, EXCHANGE = -100, 2  # of Linux's renameat2: paths from the working directory on; names change places
 CHECKSUM = "xxh3"  # the key under which a JSON object holds its own checksum
 
 
@@ -55,6 +57,16 @@ def replacing(*paths: Path) -> Iterator[list[Path]]:
         for written in temporary:
             with suppress(OSError):
                 written.unlink()
+
+
+def exchanged(one: Path, other: Path) -> bool:
+    """Let two files or folders have each other's names, at one moment; returns whether that was done. Only Linux can,
+    and not on every file system, such as NFS."""
+    try:
+        rename = ctypes.CDLL(None).renameat2
+    except (AttributeError, OSError, TypeError):
+        return False
+    return rename(HERE, os.fsencode(one), HERE, os.fsencode(other), ctypes.c_uint(EXCHANGE)) == 0
 
 
 def write_durably(path: Path, content: str | bytes) -> None:

@@ -20,6 +20,7 @@ from torch.utils.data import DataLoader  # noqa: E402
 import mpitrain  # noqa: E402
 from mpitrain.checkpoint.files import MANIFEST, write_manifest  # noqa: E402
 from mpitrain.errors import BadInput  # noqa: E402
+from mpitrain.files import exchanged  # noqa: E402
 
 LOADED = ("torch._dynamo",)
 PROGRAM = str(Path(__file__).with_name("saved.py"))
@@ -278,6 +279,28 @@ def test_gradients_that_are_accumulated() -> None:
             with pytest.raises(BadInput, match="gradients that were accumulated"):
                 ranks.save("kept")
             break
+
+
+def test_a_save_always_has_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that asks whether there is one finds it, also if the next one was killed between two renames."""
+    folder, seen, rename = saved(), list[bool](), Path.rename
+    others = Path("one"), Path("other")
+    for other in others:
+        other.mkdir()
+    if not exchanged(*others):
+        pytest.skip("two folders cannot change their names at one moment here")
+
+    def watched(path: Path, target: Path) -> Path:
+        moved = rename(path, target)
+        seen.append((folder / "manifest.json").is_file())
+        return moved
+
+    monkeypatch.setattr(Path, "rename", watched)
+    model = network()
+    with mpitrain.distribute(model, adam(model), "block-momentum") as ranks:
+        ranks.load(folder)
+        ranks.save(folder)
+    assert seen and all(seen) and not [*Path().glob(".writing-*"), *Path().glob("*~")]
 
 
 def test_records_go_on() -> None:
