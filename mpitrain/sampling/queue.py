@@ -47,6 +47,18 @@ class Work:
         return replace(self, start=self.start + own.start, count=own.stop - own.start)
 
 
+def joined(works: Iterable[Work]) -> list[Work]:
+    """Minibatches as few ranges, which `Work.minibatches` cuts into the same ones."""
+    ranges: list[Work] = []
+    for work in works:
+        before = ranges[-1] if ranges else work
+        if before.count % work.minibatch == 0 and before.rest(before.count) == replace(work, count=0):
+            ranges[-1] = replace(before, count=before.count + work.count)
+        else:
+            ranges.append(work)
+    return ranges
+
+
 def to_rows(works: Iterable[Work]) -> list[Row]:
     """The ranges for a checkpoint."""
     return [astuple(work) for work in works]

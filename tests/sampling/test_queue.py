@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from mpitrain import config as configuration
-from mpitrain.sampling.queue import Queue, Work
+from mpitrain.sampling.queue import Queue, Work, joined
 
 
 def positions(work: Work) -> list[tuple[int, int]]:
@@ -37,6 +37,17 @@ def test_each_position_is_trained_on_once(samples: int, epochs: int, steps: list
 def test_minibatches_of_a_range() -> None:
     """The last one is short."""
     assert [(w.start, w.count) for w in Work(2, 10, 25, 10).minibatches()] == [(10, 10), (20, 10), (30, 5)]
+
+
+@given(st.integers(1, 50), st.lists(st.tuples(st.integers(1, 20), st.integers(0, 2)), max_size=30))
+def test_joined_minibatches_come_apart_again(samples: int, steps: list[tuple[int, int]]) -> None:
+    """Also where some are missing between them, and where the minibatch changes."""
+    queue, works = Queue(samples, 3 * samples), list[Work]()
+    for minibatch, skipped in steps:
+        for kept in (*[False] * skipped, True):
+            if (work := queue.next(minibatch)) is not None and kept:
+                works.append(work)
+    assert [minibatch for each in joined(works) for minibatch in each.minibatches()] == works
 
 
 @given(count=st.integers(0, 100), parts=st.integers(1, 12))

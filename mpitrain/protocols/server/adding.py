@@ -22,7 +22,7 @@ from mpitrain.protocols.server.interface import Centre
 from mpitrain.protocols.server.link import MasterLink
 from mpitrain.protocols.server.round_robin import RoundRobin
 from mpitrain.protocols.standby import hear
-from mpitrain.sampling.queue import Natural, Queue, Row, Work, of_rows, to_rows
+from mpitrain.sampling.queue import Natural, Queue, Row, Work, joined, of_rows, to_rows
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Loop, require_finite
 
@@ -304,8 +304,8 @@ class AddingWorker(Loop[Work]):
 
     @property
     def unused(self) -> tuple[Work, ...]:
-        """What this worker was given and has not used."""
-        return (*self.rest, *self.stock)
+        """What this worker was given and has not used: a message has room for ranges, not for each of τ minibatches."""
+        return tuple(joined([*self.rest, *self.stock]))
 
     def note_numbers(self) -> None:
         """Bring this worker's numbers in the state, for a checkpoint, up to date, unless it has finished."""

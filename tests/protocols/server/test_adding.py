@@ -11,6 +11,7 @@ from mpitrain.algorithms.elastic import Easgd
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
+from mpitrain.protocols.messages import Done, pack
 from mpitrain.protocols.server.adding import AddingWorker, Phase
 from mpitrain.protocols.server.by_messages import LocalCentre
 from mpitrain.protocols.server.link import MasterLink
@@ -123,6 +124,17 @@ def test_a_checkpoint_has_what_its_workers_have_pushed(session_of) -> None:
     with pytest.raises(InterruptedError):
         worker._give_piece()
     assert done == ["complete", "copied"]
+
+
+def test_a_long_period_s_unused_samples_fit_in_a_message(session_of) -> None:
+    """At a checkpoint and at the end a worker tells of them, each as it would have been trained on."""
+    session = session_of(Transport(deadline=10.0), "algorithm.name=easgd", "training.minibatch=2", samples=30_000)
+    worker = AddingWorker(session, MasterLink(session, 0), 0, [0])
+    works, _ = Queue(30_000, 30_000).take(session.schedule, 8, 10**4)
+    worker.rest, worker.stock = works[:5000], works[5000:]
+    assert [minibatch for each in worker.unused for minibatch in each.minibatches()] == works
+    assert len(pack(Done(worker.unused))) < 200
+    assert len(pack(Done(tuple(works)))) > 1 << 16
 
 
 @pytest.mark.parametrize("name", ["easgd", "eamsgd", "downpour", "admm", "easgd-sync", "eamsgd-sync", "mdownpour"])
