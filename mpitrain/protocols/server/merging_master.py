@@ -28,7 +28,7 @@ class MergingMaster(Master):
         self.punctual = self.in_order = self.options.in_order
         self.assigned: dict[int, Work] = {}
         self.stocks: dict[int, Work] = {}  # what is left of a worker's own chunks
-        self.ready: list[int] = []
+        self.ready: set[int] = set()  # workers who compute on, and whose gradients can be had
         self.gradients: dict[int, Gradient] = {}  # arrived, not yet merged
         self.claims: set[int] = set()  # workers who want samples
         self.pulling: int | None = None  # in round-robin order: who must have Θ before the next update
@@ -53,12 +53,13 @@ class MergingMaster(Master):
             case Claim():
                 self.claims.add(sender)
             case Ready():
-                self.ready.append(sender)
+                self.ready.add(sender)
             case Gradient() as told:
                 given, work = self.assigned.get(sender), told.work
                 if given is None or replace(work, count=given.count) != given or not 0 < work.count <= given.count:
                     raise WireError(f"rank {sender} sent a gradient over samples it was not given")
                 self.gradients[sender] = told
+                self.ready.discard(sender)  # it came to its maximum: a grant would end its next round
                 self.speeds.ended(sender, told.work.count)
             case Pulled():
                 self.pulling = None if self.pulling == sender else self.pulling
@@ -94,10 +95,9 @@ class MergingMaster(Master):
 
     def _grant(self) -> bool:
         """Tell those who have done enough minibatches to hand their gradients over."""
-        granted, self.ready = self.ready, []
+        granted, self.ready = self.ready, set()
         for worker in granted:
-            if worker in self.assigned and worker not in self.gradients:
-                self.tell(worker, Grant())
+            self.tell(worker, Grant())
         return bool(granted)
 
     def _answer_claims(self) -> bool:

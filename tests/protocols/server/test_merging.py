@@ -1,6 +1,8 @@
 """The parameter server without messages: its arithmetic, and one worker in the server's own process."""
 
 from collections import Counter
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
@@ -10,9 +12,10 @@ from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.flat import Layout, Parameter
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
-from mpitrain.protocols.messages import Gradient
+from mpitrain.protocols.messages import Assignment, Claim, Gradient, Grant, Ready
 from mpitrain.protocols.server.link import MasterLink
-from mpitrain.protocols.server.merged import TRIES, MergedCentre
+from mpitrain.protocols.server.merged import TRIES, MergedCentre, MergingCentre
+from mpitrain.protocols.server.merging_master import MergingMaster
 from mpitrain.protocols.server.updates import Updates
 from mpitrain.protocols.server.versioned import Memory
 from mpitrain.sampling.queue import Work
@@ -204,3 +207,20 @@ def test_a_copy_without_the_workers_own_update_is_not_taken(session_of) -> None:
     for shown, taken, left in (([5, 6], 5, [6]), ([4, 6], 6, []), ([3, 4, 4, 6], 7, [6])):
         memory.shown = shown
         assert centre.read(slice(0, 1), np.zeros(1)) == taken and memory.shown == left
+
+
+def test_a_worker_that_did_not_wait_for_its_grant_gets_none_for_its_next_round(session_of) -> None:
+    """The master was busy while it came to its maximum; in its next round it computes at least n minibatches, too."""
+    session = session_of(one_rank(), "algorithm.until_free=true", "algorithm.minibatches=2")
+    centre = SimpleNamespace(updating=nullcontext, gradient=lambda worker, told: np.zeros(5))
+    master, told = MergingMaster(session, cast(MergingCentre, centre), [1]), list[object]()
+    master.tell = lambda worker, message: told.append(message)  # type: ignore[method-assign]
+    master.handle(1, Claim())
+    master.work()
+    for message in (Ready(), Gradient(0, master.assigned[1], 20)):
+        master.handle(1, message)
+    master.work()
+    assert [type(message) for message in told] == [Assignment, Assignment]
+    master.handle(1, Ready())
+    master.work()
+    assert told[2:] == [Grant()]
