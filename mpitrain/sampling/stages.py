@@ -4,7 +4,7 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from math import ceil, cos, inf, pi
+from math import ceil, inf, pi, sin
 from typing import Literal
 
 from mpitrain.errors import BadInput
@@ -117,7 +117,8 @@ class Schedule:
             return 1.0
         done = max(served - self._warm, 0) / max(self.total - self._warm, 1)
         left = 1.0 - min(done, 1.0)
-        return left if self._shape == "linear" else 0.5 * (1.0 - cos(pi * left))
+        # (1 − cos(π·left))/2, which as such cancels to 0 at the end of 10⁹ samples: some algorithms divide by the rate
+        return left if self._shape == "linear" else sin(0.5 * pi * left) ** 2
 
     def until_change(self, served: int) -> int:
         """Number of samples from `served` to the next stage or the end."""

@@ -1,5 +1,7 @@
 """Stages over a training."""
 
+from math import pi
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -117,6 +119,12 @@ def test_half_a_cosine() -> None:
     plan = rates("algorithm.name=asgd", "training.schedule=cosine")
     found = [plan.at(served).learning_rate for served in (0, 500, 1000, 1500, 2000)]
     assert found == pytest.approx([1, 0.5 + 0.5**1.5, 0.5, 0.5 - 0.5**1.5, 0], abs=1e-12)
+
+
+def test_half_a_cosine_is_precise_at_the_end_of_a_long_training() -> None:
+    """Where 1 − cos cancels: entries of a sparse exchange are divided by the rate."""
+    plan = rates("algorithm.name=asgd", "training.schedule=cosine", samples=500_000_000)
+    assert plan.at(10**9 - 1).learning_rate == pytest.approx((pi / 2 * 1e-9) ** 2, rel=1e-6, abs=0)
 
 
 @given(
