@@ -21,7 +21,7 @@ SLICE = 4e-3  # target duration of a slice in seconds
 MOST = 1024  # largest number of targets in a slice
 TOGETHER = 256  # targets in a slice if nobody waits for its end
 MEASURED = 1024  # training samples on which statistics of normalisation are measured, the same ones every time
-MINIBATCH = 32  # samples of a minibatch among these; the minibatches' moments are averaged
+MINIBATCH = 32  # most samples of a minibatch among these; the minibatches' moments are averaged
 
 
 class Selection:
@@ -53,8 +53,9 @@ class Measuring:
     def __init__(self, model: Model, corpus: Samples, seed: int, dtype: DTypeLike, device: Cpu = CPU) -> None:
         chosen = stream(seed, "statistics").permutation(corpus.samples)[:MEASURED]
         self._model, self._corpus, self._device = model, corpus, device
-        self._slices = [np.sort(part) for part in _slices(chosen)]
-        self._batch = corpus.form.room(MINIBATCH + 1, dtype)
+        # Of equal size, since their moments count alike: a last one of few samples would count as much as the others.
+        self._slices = [np.sort(part) for part in np.array_split(chosen, -(-len(chosen) // MINIBATCH))]
+        self._batch = corpus.form.room(MINIBATCH, dtype)
 
     def steps(self, parameters: Array) -> Iterator[str]:
         """Measure slice by slice, unless the statistics belong to these parameters already; yields before each."""
@@ -67,14 +68,6 @@ class Measuring:
         """Measure all slices."""
         for _ in self.steps(parameters):
             pass
-
-
-def _slices(chosen: Array) -> list[Array]:
-    """Slices of equal size; the last sample alone, which has no variance, joins the others."""
-    parts = [chosen[start : start + MINIBATCH] for start in range(0, len(chosen), MINIBATCH)]
-    if len(parts) > 1 and len(parts[-1]) == 1:
-        parts[-2:] = [np.concatenate(parts[-2:])]
-    return parts
 
 
 def has_bits(network: Model, form: SampleForm) -> bool:

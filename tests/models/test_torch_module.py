@@ -9,7 +9,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from mpitrain.data.own import OwnPart
 from mpitrain.errors import BadInput
+from mpitrain.monitoring.evaluation import Measuring
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.rng import stream
 
@@ -254,6 +256,17 @@ def test_statistics_are_those_of_the_evaluated_weights() -> None:
     assert alone.norms[0].momentum == 0.1 and not alone.training
     outputs = alone(torch.from_numpy(some[0].inputs).permute(0, 3, 1, 2)).detach().numpy()
     np.testing.assert_allclose(outputs, before, rtol=1e-12)
+
+
+def test_every_sample_counts_alike_in_the_statistics() -> None:
+    """Also of so few training samples that they are no whole number of minibatches."""
+    inputs = np.random.default_rng(1).standard_normal((37, 3)).astype(np.float32)
+    corpus = OwnPart("data", "train", (inputs, np.zeros(37, np.int32)), 2, np.float32)
+    module = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2))
+    model = TorchModel(lambda seed: module, (3,), 2, form=corpus.form)
+    theta = model.initial(1)
+    Measuring(model, corpus, 1, np.float32).run(theta)
+    np.testing.assert_allclose(model.kept(theta)["0.running_mean"], inputs.mean(0), atol=0.02)
 
 
 def test_a_compiled_module_computes_what_it_is_made_of_does() -> None:
