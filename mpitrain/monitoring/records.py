@@ -175,8 +175,9 @@ def bottlenecks(summary: Mapping[str, Any]) -> list[str]:
     waiting = shares([each for each in summary.get("time", ()) if each["computing"]])["waiting"]
     found, old = [f"workers wait {waiting:.0%} of their time"] * (waiting > 1 / 3), summary.get("staleness_mean") or 0.0
     found += [f"gradients are {old:.1f} updates old"] * (old > 4)
+    seconds = (summary.get("seconds") or 0.0) - (summary.get("resumed_seconds") or 0.0)  # as busy ones
     for key, what in (("link_busy_seconds", "a node's link"), ("server_busy_seconds", "the server")):
-        busy = (summary.get(key) or 0.0) / max(summary.get("seconds") or 0.0, 1e-9)
+        busy = (summary.get(key) or 0.0) / max(seconds, 1e-9)
         found += [f"{what} is busy {min(busy, 1):.0%} of the time"] * (busy > 0.9)
     return found
 

@@ -21,6 +21,10 @@ BUSY = {**IDLE, "rank": 1, "computing": 7.0, "waiting": 3.0}
             {"seconds": 10.0, "server_busy_seconds": 9.2, "link_busy_seconds": 5.0},
             ["the server is busy 92% of the time"],
         ),
+        (
+            {"seconds": 10.0, "resumed_seconds": 8.0, "server_busy_seconds": 1.9, "link_busy_seconds": 1.0},
+            ["the server is busy 95% of the time"],  # since the resume
+        ),
         ({}, []),
     ],
 )
