@@ -39,7 +39,7 @@ def run(options: argparse.Namespace) -> None:
             f"{options.config}: of a run, whose code is not executed: give the file that it was started with"
         )
     own, own_classes = _inputs(config)
-    form = SampleForm(_shape(options.input)) if options.input else own
+    form = _form(options.input, config) if options.input else own
     shape, classes = form.shape, own_classes if options.classes is None else options.classes
     model = network_of(config, form, classes)
     if config.model.import_:
@@ -127,10 +127,11 @@ def _inputs(config: Config) -> tuple[SampleForm, int]:
     return form_of(config, of), of.classes
 
 
-def _shape(text: str) -> Shape:
+def _form(text: str, config: Config) -> SampleForm:
     if not re.fullmatch(r"[1-9]\d{0,6}(x[1-9]\d{0,6}){0,2}", text):
         raise BadInput(f"--input {text}: expected numbers, such as 28x28x3 for images, 11x40 for windows of frames")
-    return tuple(map(int, text.split("x")))
+    shape = tuple(map(int, text.split("x")))
+    return SampleForm(shape, pixels=len(shape) == 3 and not config.data.import_)
 
 
 def _times(shape: Shape) -> str:

@@ -108,5 +108,13 @@ def test_a_module_is_described_by_its_parameters(
         assert cells["1.bias"] == (["5", "(5)", "constant"] if fixed else ["5", "5"])
         assert cells["spare.bias"] == ["3", "3", "the trial's gradient is 0"]
         assert memory == "memory: asgd keeps 3 vectors of 0.00 MB on each rank" and "the loss is " in trial
+    images = """
+def images(input_shape, classes):
+    assert input_shape == (3, 6, 5), input_shape
+    return nn.Sequential(nn.Conv2d(3, 2, (6, 5)), nn.Flatten(), nn.Linear(2, classes))
+"""
+    Path("net.py").write_text(NET + images)
+    assert main(["describe", "--set", "model.import=net.py:images", "--input", "6x5x3"]) == 0
+    assert "inputs of 6 x 5 x 3, 10 classes" in capsys.readouterr().out
     assert main(["describe", *own, "--classes", "7", "--input", "4x4x1"]) == 2
     assert "cannot be trained" in capsys.readouterr().err
