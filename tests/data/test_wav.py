@@ -88,7 +88,7 @@ def test_a_frame_has_the_label_of_its_middle(tmp_path: Path, form: str) -> None:
     _write(tmp_path / "audio" / "u.wav", _signal(0))
     lines = {
         "segments": "u 0.1 0.15 b\nu 0.0 0.0325 sil\nu 0.0325 0.1 a\nu 0.16 0.1825 b\n",
-        "ctm": "u 1 0.1 0.05 b\nu 1 0.0 0.0325 sil\nu 1 0.0325 0.0675 a\nu 1 0.16 0.0225 b\n",
+        "ctm": ";; by hand\nu 1 0.1 0.05 b 0.97\nu 1 0.0 0.0325 sil\nu 1 0.0325 0.0675 a\nu 1 0.16 0.0225 b\n",
     }[form]
     (tmp_path / "labels").write_text(lines)
     make = lambda **how: plan(  # noqa: E731

@@ -1,8 +1,9 @@
 """Label files of recorded speech: one label per frame, or labelled segments of time.
 
 A line of a frame-level file holds an utterance's key and a label for each frame; a line of a segment-level file holds
-key, start, end and label, or, as in NIST's CTM, key, channel, start, duration and label, with times in seconds. If all
-labels are integers, they are the class numbers; otherwise they are numbered in alphabetical order.
+key, start, end and label, or, as in NIST's CTM, key, channel, start, duration and label, with times in seconds; what
+follows there, such as a confidence, is ignored, as are its comments, lines that begin with ";;". If all labels are
+integers, they are the class numbers; otherwise they are numbered in alphabetical order.
 """
 
 from dataclasses import dataclass
@@ -67,16 +68,20 @@ def read_segments(path: Path, numbers: dict[str, int]) -> dict[str, UtteranceLab
     """The segments of each key, labels by `numbers`, to which new ones are added. Raises BadInput naming the line."""
     rows: dict[str, list[tuple[float, float, int]]] = {}
     for number, words in table(path):
-        if len(words) not in (4, 5):
+        if words[0].startswith(";;"):
+            continue
+        if len(words) < 4:
             raise BadInput(f"{path}, line {number}: expected a key, start, end and label, or a line of CTM")
+        ctm = len(words) > 4
+        begins, ends, label = words[2:5] if ctm else words[1:]
         try:
-            start, end = float(words[-3]), float(words[-2])
+            start, end = float(begins), float(ends)
         except ValueError:
-            raise BadInput(f"{path}, line {number}: {words[-3]} and {words[-2]} are not times in seconds") from None
-        end += start if len(words) == 5 else 0.0
+            raise BadInput(f"{path}, line {number}: {begins} and {ends} are not times in seconds") from None
+        end += start if ctm else 0.0
         if not 0 <= start < end < np.inf:
             raise BadInput(f"{path}, line {number}: a segment from {start:g} to {end:g} s")
-        rows.setdefault(words[0], []).append((start, end, numbers.setdefault(words[-1], len(numbers))))
+        rows.setdefault(words[0], []).append((start, end, numbers.setdefault(label, len(numbers))))
     return {key: _in_order(path, key, own) for key, own in rows.items()}
 
 
