@@ -60,7 +60,7 @@ def read_priors(path: Path, classes: int) -> Array:
     """
     with naming(f"{path}: no numbers", OSError, ValueError, EOFError):
         if path.suffix == ".npy":
-            numbers = np.atleast_1d(np.load(path, allow_pickle=False)).astype(np.float64)
+            numbers = np.load(path, allow_pickle=False).reshape(-1).astype(np.float64)
         else:
             numbers = np.array(path.read_text().strip().removeprefix("[").removesuffix("]").split(), np.float64)
     if numbers.shape != (classes,) or not np.isfinite(numbers).all() or (numbers < 0).any():

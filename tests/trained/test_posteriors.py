@@ -45,8 +45,9 @@ def test_priors_are_read_as_kaldi_writes_counts(tmp_path: Path) -> None:
     for content in ("[ 1 2.5 3 ]\n", "1\n2.5\n3\n"):
         path.write_text(content)
         np.testing.assert_array_equal(read_priors(path, 3), [1, 2.5, 3])
-    np.save(tmp_path / "p.npy", np.array([1, 2], np.float32))
-    np.testing.assert_array_equal(read_priors(tmp_path / "p.npy", 2), [1, 2])
+    for shape in (2,), (1, 2), (2, 1):
+        np.save(tmp_path / "p.npy", np.array([1, 2], np.float32).reshape(shape))
+        np.testing.assert_array_equal(read_priors(tmp_path / "p.npy", 2), [1, 2])
     for content in ("", "1 2", "1 2 x", "1 2 -3", "1 2 nan"):
         path.write_text(content)
         with pytest.raises(BadInput, match="counts: "):
