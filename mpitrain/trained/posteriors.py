@@ -58,7 +58,7 @@ def read_priors(path: Path, classes: int) -> Array:
 
     Raises BadInput naming the file.
     """
-    with naming(f"{path}: no numbers", OSError, ValueError, EOFError):
+    with naming(f"{path}: no numbers", OSError, ValueError, TypeError, EOFError):
         if path.suffix == ".npy":
             numbers = np.load(path, allow_pickle=False).reshape(-1).astype(np.float64)
         else:

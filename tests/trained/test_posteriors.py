@@ -56,5 +56,7 @@ def test_priors_are_read_as_kaldi_writes_counts(tmp_path: Path) -> None:
         with pytest.raises(BadInput, match=name):
             read_priors(tmp_path / name, 3)
     (tmp_path / "bad.npy").write_bytes(b"")
-    with pytest.raises(BadInput, match=r"bad\.npy"):
-        read_priors(tmp_path / "bad.npy", 3)
+    np.save(tmp_path / "records.npy", np.zeros(3, [("count", np.int64), ("share", np.float64)]))
+    for name in ("bad", "records"):
+        with pytest.raises(BadInput, match=rf"{name}\.npy"):
+            read_priors(tmp_path / f"{name}.npy", 3)
