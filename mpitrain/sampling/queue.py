@@ -90,6 +90,11 @@ class Queue:
         """The place of the end: the number of samples to hand out."""
         return sum(work.count for work in self.returned) + max(self.total - self.position, 0)
 
+    @property
+    def head(self) -> int:
+        """The position of the samples that are handed out next: before `position`, if they are handed out again."""
+        return self.returned[0].epoch * self.samples + self.returned[0].start if self.returned else self.position
+
     def position_at(self, place: int) -> int:
         """The position once the samples before `place` have been handed out."""
         return self.position + max(place - sum(work.count for work in self.returned), 0)

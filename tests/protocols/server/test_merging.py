@@ -14,7 +14,7 @@ from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
 from mpitrain.protocols.messages import Assignment, Claim, Gradient, Grant, Ready
 from mpitrain.protocols.server.link import MasterLink
-from mpitrain.protocols.server.merged import TRIES, MergedCentre, MergingCentre
+from mpitrain.protocols.server.merged import TRIES, MergedCentre, MergingCentre, OwnMerged
 from mpitrain.protocols.server.merging_master import MergingMaster
 from mpitrain.protocols.server.updates import Updates
 from mpitrain.protocols.server.versioned import Memory
@@ -224,3 +224,22 @@ def test_a_worker_that_did_not_wait_for_its_grant_gets_none_for_its_next_round(s
     master.handle(1, Ready())
     master.work()
     assert told[2:] == [Grant()]
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_samples_that_are_handed_out_again_keep_their_place_in_the_schedule(session_of, alone: bool) -> None:
+    """Rate, minibatch and workers are those of their stage, though later samples have been handed out before."""
+    stages = "stages=[{at=0, workers=1}, {at=0.5, workers=2, learning_rate=0.01, minibatch=8}]"
+    session = session_of(one_rank(), "training.minibatch=4", "training.learning_rate=0.5", stages)
+    session.state.queue.next(32)
+    session.state.queue.give_back(Work(0, 0, 8, 4))
+    if alone:
+        claimed = OwnMerged(session, lambda: None).claim()
+        assert (claimed.works, claimed.learning_rate) == ([Work(0, 0, 4, 4)], 0.5)
+        return
+    master, told = MergingMaster(session, cast(MergingCentre, SimpleNamespace()), [1, 2]), dict[int, object]()
+    master.tell = told.__setitem__  # type: ignore[method-assign]
+    for worker in (2, 1):
+        master.handle(worker, Claim())
+        master.work()
+    assert told == {1: Assignment(0, Work(0, 0, 4, 4), 0.5)}
