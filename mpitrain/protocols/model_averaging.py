@@ -112,7 +112,7 @@ class AveragingStepper(Together):
         self.t = 0
         self.since = 0  # steps since the last exchange
         self._in_hand: list[Work] = []  # minibatches whose steps the centre does not include yet
-        self.learning_rate = self.state.rate(session.schedule.at(self.state.queue.position).learning_rate)
+        self._eta = self.state.rate(session.schedule.at(self.state.queue.position).learning_rate)  # of the last step
         self._g = np.empty_like(x)
         self._small = np.zeros(4)
         self._note_numbers()
@@ -131,7 +131,7 @@ class AveragingStepper(Together):
         super().train()
         if self.since and not self.worker.overlaps and not self.stopping:
             self.worker.shorten(self.since)
-            self.centre.start(self.options.own_rate(self.learning_rate, self.t), self.t)
+            self.centre.start(self._eta, self.t)
             self.centre.end()
             self.since, self._in_hand = 0, []
         self._note_numbers()
@@ -145,7 +145,7 @@ class AveragingStepper(Together):
     def step(self, work: Work) -> float:
         """Take one step, as every rank does; returns the mean loss. All learn whether to stop, and whether to save."""
         share, worker = work.share(self.part, len(self.ranks)), self.worker
-        eta = self.options.own_rate(self.learning_rate, self.t)
+        eta = self._eta = self.options.own_rate(self.learning_rate, self.t)
         exchange = worker.due(self.t)
         self._in_hand.append(work)
         if exchange and worker.overlaps:

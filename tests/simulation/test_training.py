@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
+from mpitrain.algorithms.block_momentum import BlockRule
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.train import train_on
 from mpitrain.mpi import MPI
@@ -92,6 +93,21 @@ def test_a_last_period_counts_its_steps_on_both_sides_of_a_stop(
         Job[int](2).run(lambda transport: train_on(transport, TrainOptions(resume=tmp_path / "run"), Stop()))
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert told["updates"] == 2 and told["parameters_sha256"] == whole["parameters_sha256"]
+
+
+def test_a_last_period_ends_at_the_rate_of_its_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SlowMo's momentum is in units of that rate, not of the one at the end of the schedule, which is 0."""
+    keys = ("algorithm.name=block-momentum", "algorithm.preset=slowmo", "algorithm.tau=4", "training.minibatch=66")
+    rates, begin = list[float](), BlockRule.begin
+
+    def noted(rule: BlockRule, eta: float, workers: int) -> None:
+        rates.append(eta)
+        begin(rule, eta, workers)
+
+    monkeypatch.setattr(BlockRule, "begin", noted)
+    scheduled = ("training.epochs=1", "training.learning_rate=1", "training.schedule=linear")
+    simulated(Job[int](1), tmp_path / "run", *KEYS, *keys, *scheduled)
+    assert rates == pytest.approx([1 - 66 * t / 1438 for t in (3, 7, 11, 15, 19, 21)])
 
 
 def heavy(seed: int) -> Callable[[int, int], float]:
