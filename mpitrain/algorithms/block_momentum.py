@@ -181,14 +181,14 @@ class BlockRule(AveragingRule):
         self.vectors = {"x": self.local.x, **self.local.buffers}
 
     def due(self, t: int) -> bool:
-        return (t + 1) % self._tau == 0
+        return (t - self.began + 1) % self._tau == 0
 
     def begin(self, eta: float, workers: int) -> None:
         self._learning_rate = eta
 
     def step(self, part: slice, g: Array, eta: float, t: int, first: bool) -> None:
         # xⁱ ← xⁱ + u
-        self.local.step(part, g, eta, t % self._tau if self._resets else t)
+        self.local.step(part, g, eta, (t - self.began) % self._tau if self._resets else t)
 
     def shorten(self, steps: int) -> None:
         """Scale μ by the share of τ that is left: a whole move by the momentum would take Θ away from the ranks' mean,

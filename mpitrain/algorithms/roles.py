@@ -70,6 +70,8 @@ class AveragingRule(WorkerRule):
 
     overlaps: ClassVar[bool] = False
     largest: Largest | None = None
+    #: The step from which periods are counted: where a training has been lengthened, after the exchange at its end.
+    began = 0
 
     def due(self, t: int) -> bool:
         """Whether there is an exchange at step t."""

@@ -120,6 +120,7 @@ class AveragingStepper(Together):
         def take(numbers: Numbers) -> None:
             past = checked(numbers, AveragingPast)
             self.t, self.since = past.t, past.since
+            self.worker.began = past.t - past.since
             self._in_hand = of_rows(past.in_hand, self.state.queue.samples)
             self.worker.local.look()
 

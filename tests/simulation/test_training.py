@@ -12,6 +12,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from mpitrain.algorithms.block_momentum import BlockRule
+from mpitrain.algorithms.optimizers.adamw import AdamW
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.train import train_on
 from mpitrain.mpi import MPI
@@ -108,6 +109,29 @@ def test_a_last_period_ends_at_the_rate_of_its_last_step(tmp_path: Path, monkeyp
     scheduled = ("training.epochs=1", "training.learning_rate=1", "training.schedule=linear")
     simulated(Job[int](1), tmp_path / "run", *KEYS, *keys, *scheduled)
     assert rates == pytest.approx([1 - 66 * t / 1438 for t in (3, 7, 11, 15, 19, 21)])
+
+
+def test_a_training_that_is_lengthened_takes_whole_periods(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """22 steps end with an average after two; of 22 more, the first one follows four again. Buffers are then reset."""
+    averaged, clocks, due, step = list[int](), list[int](), BlockRule.due, AdamW.step
+
+    def noted(rule: BlockRule, t: int) -> bool:
+        averaged.extend([t] * due(rule, t))
+        return due(rule, t)
+
+    def stepped(*arguments: Any, t: int, **more: Any) -> None:
+        clocks.append(t)
+        step(*arguments, t=t, **more)
+
+    monkeypatch.setattr(BlockRule, "due", noted)
+    monkeypatch.setattr(AdamW, "step", stepped)
+    keys = ("algorithm.name=block-momentum", "algorithm.tau=4", "algorithm.buffers=reset", "training.optimizer=adamw")
+    simulated(Job[int](1), tmp_path / "run", *KEYS, *keys, "training.minibatch=66", "training.epochs=1")
+    longer = TrainOptions(resume=tmp_path / "run", overrides=("training.epochs=2",))
+    with threadpool_limits(1):
+        assert Job[int](1).run(lambda transport: train_on(transport, longer, Stop())) == [0]
+    assert averaged == [3, 7, 11, 15, 19, 25, 29, 33, 37, 41]
+    assert [t for t, _ in groupby(clocks)] == 2 * [*(5 * [0, 1, 2, 3]), 0, 1]
 
 
 def heavy(seed: int) -> Callable[[int, int], float]:
