@@ -53,6 +53,11 @@ class Start:
     again: list[Piece] = field(default_factory=list)
     rate: list[float] | None = None
 
+    @property
+    def head(self) -> int:
+        """Where the samples lie that are given next."""
+        return self.again[0].begin if self.again else self.position
+
 
 class Straight:
     """A configuration's training on `ranks` ranks."""
@@ -281,7 +286,7 @@ class Straight:
         turn, common = 0, Stagnation(options, now.rate)
 
         def give(worker: int) -> None:
-            settings = self.schedule.at(now.position)
+            settings = self.schedule.at(stock[worker].begin if worker in stock else now.head)
             steps = max(1, int(options.tau * speeds[worker] / max(speeds) + 1e-9)) if block else options.steps_of(1, 1)
             most = settings.minibatch * steps
             if options.samples_of_chunks:
@@ -298,13 +303,13 @@ class Straight:
                 held[worker] = theta.copy(), now.index, given, settings.minibatch, own
 
         def enter(worker: int) -> None:
-            active = self.schedule.at(now.position).workers or workers
+            active = self.schedule.at(now.head).workers or workers
             if worker in stock or worker < active or not (now.again or now.position < self.schedule.total):
                 give(worker)
 
         while True:
             for worker in range(workers):  # a stage may end while they enter
-                active = self.schedule.at(now.position).workers or workers
+                active = self.schedule.at(now.head).workers or workers
                 missing = worker < active and worker not in held and worker not in gone
                 if missing and (now.again or now.position < self.schedule.total):
                     give(worker)
@@ -384,7 +389,7 @@ class Straight:
         return given
 
     def _left_of_group(self, now: Start) -> int:
-        start = (now.again[0].begin if now.again else now.position) % self.corpus.samples
+        start = now.head % self.corpus.samples
         group = self.options.samples_of_chunks
         return int(min(group - start % group, self.corpus.samples - start))
 
