@@ -37,6 +37,10 @@ class Work:
         for start in range(self.start, self.start + self.count, self.minibatch):
             yield Work(self.epoch, start, min(self.minibatch, self.start + self.count - start), self.minibatch)
 
+    def position(self, samples: int) -> int:
+        """Where it starts in the global order of epochs of this many samples: its settings follow from that."""
+        return self.epoch * samples + self.start
+
     def rest(self, used: int) -> "Work":
         """The remaining range after the first `used` samples."""
         return Work(self.epoch, self.start + used, self.count - used, self.minibatch)
@@ -90,14 +94,13 @@ class Queue:
         """The place of the end: the number of samples to hand out."""
         return sum(work.count for work in self.returned) + max(self.total - self.position, 0)
 
-    @property
-    def head(self) -> int:
-        """The position of the samples that are handed out next: before `position`, if they are handed out again."""
-        return self.returned[0].epoch * self.samples + self.returned[0].start if self.returned else self.position
-
-    def position_at(self, place: int) -> int:
-        """The position once the samples before `place` have been handed out."""
-        return self.position + max(place - sum(work.count for work in self.returned), 0)
+    def position_at(self, place: int = 0) -> int:
+        """The position of the sample at a place: also of one that is handed out again, its own."""
+        for work in self.returned:
+            if place < work.count:
+                return work.position(self.samples) + place
+            place -= work.count
+        return self.position + place
 
     def at(self, place: int, minibatch: int, minibatches: int = 1, limit: int | None = None) -> Work | None:
         """The range at a place: up to `minibatches` minibatches of one epoch; None at the end.
@@ -123,7 +126,7 @@ class Queue:
             before -= work.count
             if used < work.count:
                 left.append(work.rest(used))
-        return Queue(self.samples, self.total, self.position_at(place), left)
+        return Queue(self.samples, self.total, self.position + max(before, 0), left)
 
     def take(
         self, schedule: Schedule, place: int, minibatches: int, worker: int = 0, group: int = 0
@@ -178,7 +181,7 @@ class Queue:
         are divided like those."""
         while self.returned:
             work = self.returned[-1]
-            if work.epoch * self.samples + work.start + work.count != self.position:
+            if work.position(self.samples) + work.count != self.position:
                 return
             self.position -= self.returned.pop().count
 

@@ -108,15 +108,15 @@ class Together(Loop[Work]):
     def next_work(self) -> Work | None:
         """The next minibatch of all ranks, of one epoch and one stage; the one after it is read ahead."""
         queue, schedule = self.state.queue, self.session.schedule
-        self.settings = schedule.at(queue.position)
+        self.settings = schedule.at(queue.position_at())
         self.learning_rate = self.state.rate(self.settings.learning_rate)
-        work = queue.next(self._minibatch(), 1, schedule.until_change(queue.position))
+        work = queue.next(self._minibatch(), 1, schedule.until_change(queue.position_at()))
         if work is not None:
-            following = queue.at(0, self._minibatch(), 1, schedule.until_change(queue.position))
+            following = queue.at(0, self._minibatch(), 1, schedule.until_change(queue.position_at()))
             self.session.learner.expect(each.share(self.part, len(self.ranks)) for each in (work, following) if each)
         return work
 
     def _minibatch(self) -> int:
         """Samples of a minibatch of all ranks at this point of the training."""
-        settings = self.session.schedule.at(self.state.queue.position)
+        settings = self.session.schedule.at(self.state.queue.position_at())
         return self.session.config.algorithm.samples_of_step(settings.minibatch, len(self.ranks))

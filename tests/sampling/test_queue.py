@@ -77,6 +77,18 @@ def test_minibatches_from_a_place() -> None:
     assert [queue.after(place).position for place in (0, 9, 10)] == [20, 20, 21]
 
 
+def test_ranges_to_hand_out_again_have_the_settings_of_their_own_positions() -> None:
+    """Not of those handed out last: a stage with larger minibatches and more workers has begun since."""
+    settings = ["algorithm.name=easgd", "training.minibatch=2"]
+    stages = "stages=[{at=0, workers=1}, {at=1, minibatch=6, workers=2}]"
+    schedule = configuration.load(None, [*settings, stages]).schedule(20)
+    queue = Queue(20, 40, 30, [Work(0, 4, 3, 2), Work(1, 0, 6, 6)])
+    assert [queue.position_at(place) for place in (0, 2, 3, 8, 9, 10)] == [4, 6, 20, 25, 30, 31]
+    taken, _ = queue.take(schedule, 0, 4)
+    assert taken == [Work(0, 4, 2, 2), Work(0, 6, 1, 2), Work(1, 0, 6, 6), Work(1, 10, 6, 6)]
+    assert queue.take(schedule, 0, 4, worker=1) == ([], 0)
+
+
 def test_whole_groups_from_a_place() -> None:
     """Groups of 12 in epochs of 20, minibatches of 7: 7 and 5, then the 8 that are left as 7 and 1."""
     config = configuration.load(None, ["algorithm.name=easgd", "training.minibatch=7", "training.epochs=2"])

@@ -23,6 +23,7 @@ from mpitrain.protocols.server.link import MasterLink
 from mpitrain.protocols.server.round_robin import RoundRobin
 from mpitrain.protocols.standby import hear
 from mpitrain.sampling.queue import Natural, Queue, Row, Work, joined, of_rows, to_rows
+from mpitrain.sampling.stages import Settings
 from mpitrain.training.context import Session
 from mpitrain.training.loop import Loop, require_finite
 
@@ -174,7 +175,7 @@ class AddingWorker(Loop[Work]):
         centre, rule, restarts = self.centre, self.rule, self.phase is Phase.IDLE
         centre.settle()
         self._tell_losses()
-        active = self.session.schedule.at(self._position(self.rest[0])).workers or len(self.workers)
+        active = self._settings(self.rest[0]).workers or len(self.workers)
         rule.begin(self._learning_rate(self.rest[0]), min(active, len(self.workers)))
 
         def treat(piece: slice, copy: Array) -> Array | None:
@@ -223,11 +224,12 @@ class AddingWorker(Loop[Work]):
         self._samples, self._loss = self._samples + minibatch.count, self._loss + loss * minibatch.count
 
     def _learning_rate(self, minibatch: Work) -> float:
-        planned = self.session.schedule.at(self._position(minibatch)).learning_rate
+        planned = self._settings(minibatch).learning_rate
         return self.options.own_rate(self.session.state.rate(planned), self.t)
 
-    def _position(self, work: Work) -> int:
-        return work.epoch * self.session.learner.corpus.samples + work.start
+    def _settings(self, work: Work) -> Settings:
+        schedule = self.session.schedule
+        return schedule.at(work.position(schedule.samples))
 
     def _finish(self) -> None:
         """Push what is pending, unless the training was stopped, and may be resumed; then wait for the others."""

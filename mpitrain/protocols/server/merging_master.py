@@ -116,7 +116,8 @@ class MergingMaster(Master):
         if self._waits(worker):
             return
         self.claims.discard(worker)
-        position, work = self.state.queue.head, None
+        queue, stock, work = self.state.queue, self.stocks.get(worker), None
+        position = queue.position_at() if stock is None else stock.position(queue.samples)
         settings, left = self.session.schedule.at(position), self.session.schedule.until_change(position)
         if not self.session.stop.flag:
             work = self._next_work(worker, settings.minibatch, left)
@@ -170,7 +171,7 @@ class MergingMaster(Master):
 
     def _active(self) -> list[int]:
         """The workers of this stage."""
-        return self.workers[: self.session.schedule.at(self.state.queue.head).workers]
+        return self.workers[: self.session.schedule.at(self.state.queue.position_at()).workers]
 
     def _may_enter(self, worker: int) -> bool:
         """In round-robin order the workers enter one by one, each once the one before has Θ."""
