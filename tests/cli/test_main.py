@@ -437,8 +437,8 @@ def ranks_of(launcher: "subprocess.Popen[str]") -> list[int]:
     """The processes below mpirun and its helper."""
     found, parents = [], [launcher.pid]
     while parents:
-        below = subprocess.run(["pgrep", "-P", ",".join(map(str, parents))], capture_output=True, text=True)
-        found, parents = parents, [int(pid) for pid in below.stdout.split()]
+        below = [path.read_text() for pid in parents for path in Path(f"/proc/{pid}/task").glob("*/children")]
+        found, parents = parents, [int(pid) for pid in " ".join(below).split()]
     return found
 
 
