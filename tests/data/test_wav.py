@@ -252,7 +252,7 @@ def test_truncated_recordings_are_refused(
         ("u -1 1 a\n", "a segment from -1 to 1 s"),
         ("u nan 1 a\n", "a segment from nan to 1 s"),
         ("u 0 inf a\n", "a segment from 0 to inf s"),
-        ("u 0 1 a\nu 0.9 2 a\n", "segments of u overlap at 0.9 s"),
+        ("u 0 1 a\nu 0.98 2 a\n", "segments of u overlap at 0.98 s"),
     ],
 )
 def test_segments_that_cannot_be(tmp_path: Path, lines: str, said: str) -> None:
@@ -260,6 +260,13 @@ def test_segments_that_cannot_be(tmp_path: Path, lines: str, said: str) -> None:
     with pytest.raises(BadInput) as caught:
         read_segments(tmp_path / "labels", {})
     assert said in str(caught.value) and str(tmp_path / "labels") in str(caught.value)
+
+
+def test_segments_whose_rounded_times_overlap(tmp_path: Path) -> None:
+    # True times: 0.109, 0.4449, 0.59; start and duration of each are rounded to hundredths.
+    (tmp_path / "labels").write_text("u 1 0.11 0.34 0\nu 1 0.44 0.15 1\n")
+    found = read_segments(tmp_path / "labels", {})["u"]
+    assert found.at(np.array([0.435, 0.445, 0.455]), None, "u").tolist() == [0, 1, 1]
 
 
 def test_segments_of_a_longer_recording_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

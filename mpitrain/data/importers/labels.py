@@ -16,7 +16,7 @@ from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 
 SLACK = 0.1  # a segment may begin up to this many seconds after the last frame's middle
-TOUCH = 1e-4  # segments may overlap by this many seconds, because of rounding
+TOUCH = 0.0101  # segments may overlap by this many seconds: CTM rounds start and duration, often to hundredths
 
 
 @dataclass(frozen=True)
