@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from mpitrain.__main__ import parser
-from mpitrain.data.importers import recorded
-from mpitrain.data.importers.features import about, frame_centres, log_mel, with_deltas
+from mpitrain.data.importers import features, recorded
+from mpitrain.data.importers.features import about, frame_centres, log_mel, read_samples, with_deltas
 from mpitrain.data.importers.labels import classes_of, read_frames, read_segments
 from mpitrain.data.importers.wav import RecordingOptions, plan
 from mpitrain.errors import BadInput
@@ -74,6 +74,15 @@ def test_features_are_those_of_the_samples(tmp_path: Path, monkeypatch: pytest.M
     how = json.loads(part["preparation"])
     assert (how["bins"], how["deltas"], how["sample_rate"], how["cmvn"]) == (10, deltas, RATE, "none")
     assert (how["features"], how["window"], how["shift"]) == ("log-mel", 0.025, 0.01)
+
+
+def test_a_long_mp3_is_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    times = np.arange(5 * RATE) / RATE
+    tones, noise = np.sin(400 * times) / 3, _signal(0, len(times)) / 1e5 * (np.sin(9 * times) > 0)
+    soundfile.write(tmp_path / "u.mp3", tones + noise, RATE)
+    whole = read_samples(str(tmp_path / "u.mp3"))
+    monkeypatch.setattr(features, "BLOCK", 4096)
+    assert np.abs(read_samples(str(tmp_path / "u.mp3")) - whole).max() < 0.1 < whole.std()
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050, 44100, 48000])
