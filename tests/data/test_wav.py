@@ -85,6 +85,22 @@ def test_a_long_mp3_is_read_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert np.abs(read_samples(str(tmp_path / "u.mp3")) - whole).max() < 0.1 < whole.std()
 
 
+@pytest.mark.parametrize(("mode", "tags"), [("CONSTANT", 0), ("VARIABLE", 0), ("VARIABLE", 500)])
+def test_an_mp3_that_does_not_tell_its_length(tmp_path: Path, mode: str, tags: int) -> None:
+    pytest.importorskip("soundfile", minversion="0.13", reason="older ones have no bitrate_mode")
+    path, rate = tmp_path / "u.mp3", 44100
+    sound = _signal(0, 3 * rate) / 32768 * np.repeat([1, 0.01, 0.01], rate)
+    soundfile.write(path, sound, rate, bitrate_mode=mode, compression_level=0.5)
+    content = path.read_bytes()
+    begins = content.index(content[:2], 4)  # the first frame holds no sound, but tells the length
+    path.write_bytes(b"ID3\x03\0\0\0\0" + bytes([tags >> 7, tags % 128]) + bytes(tags) + content[begins:])
+    if mode == "VARIABLE":
+        with pytest.raises(BadInput, match=r"u\.mp3: an MP3 of varying bit rate that does not tell its length"):
+            about(str(path))
+    else:
+        assert about(str(path))[0] == rate and len(read_samples(str(path))) >= len(sound)
+
+
 @pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050, 44100, 48000])
 def test_every_frame_has_a_middle(rate: int) -> None:
     for count in (0, rate // 50, rate // 40, rate // 40 + 1, rate // 7, rate // 3 + 1):

@@ -1,6 +1,7 @@
 """Read audio files with soundfile (WAV, FLAC, Ogg, MP3, AIFF, NIST SPHERE and others); log-mel features and deltas."""
 
 import re
+from mmap import ACCESS_READ, mmap
 
 import numpy as np
 
@@ -17,6 +18,10 @@ LOUDEST = 2.0**31  # largest sample of a floating point file: full scale is 1, b
 SHORT, DENSEST = 1 << 26, 256  # most samples of a file, or samples per byte of the file; Opus reaches 64 per byte
 BLOCK = 1 << 20  # samples read at a time
 SPHERE = 1024  # bytes of the head of a SPHERE file
+MPEG_1 = 32_000  # samples a second, from which on an MP3 is of MPEG-1
+KBITS = *range(32, 64, 8), *range(64, 128, 16), *range(128, 256, 32), 256, 320  # bit rates of MPEG-1, layer III
+KBITS_2 = *range(8, 64, 8), *range(64, 161, 16)  # those of MPEG-2
+LESS = 2 * 1152  # most samples by which a right guess of an MP3's length is shorter than its frames
 ENDLESS = 0xFFFFFFFF  # the length of a piece in the head of a file that was written to a pipe
 NEED = "prepare wav needs soundfile", "speech"
 
@@ -84,9 +89,34 @@ def about(path: str) -> tuple[int, int]:
     if not SLOWEST <= found.samplerate <= FASTEST:
         rate = f"{found.samplerate:,} samples a second"
         raise BadInput(f"{path}: {rate}, expected {SLOWEST:,} to {FASTEST:,}")
+    if found.format == "MP3" and _unannounced(path, found.samplerate) > found.frames + LESS:
+        raise BadInput(f"{path}: an MP3 of varying bit rate that does not tell its length; convert it")
     if found.frames > max(SHORT, DENSEST * size):
         raise BadInput(f"{path}: {found.frames:,} samples by its head, in a file of {size:,} bytes")
     return found.samplerate, found.frames
+
+
+def _unannounced(path: str, rate: int) -> int:
+    """The samples in an MP3's frames, by the head of each; 0 if its first frame tells how many there are.
+
+    If it does not, libsndfile guesses them from the first frame's bit rate, and reads no more than that.
+    """
+    with naming(path), open(path, "rb") as file:
+        content = mmap(file.fileno(), 0, access=ACCESS_READ)
+    place = samples = 0
+    if content[:3] == b"ID3":  # tags, whose length is in the lower 7 bits of four bytes
+        place = 10 + sum(byte << 7 * (3 - number) for number, byte in enumerate(content[6:10]))
+    while 0 <= (place := content.find(b"\xff", place)) < len(content) - 2:
+        layer, number = content[place + 1] & 0xE6, content[place + 2] >> 4
+        if layer != 0xE2 or not 0 < number < 15:
+            place += 1
+            continue
+        if not samples and re.search(b"Xing|Info", content[place : place + 64]):
+            return 0
+        bits = 1000 * (KBITS_2 if rate < MPEG_1 else KBITS)[number - 1]
+        place += (72 if rate < MPEG_1 else 144) * bits // rate + (content[place + 2] >> 1 & 1)
+        samples += 576 if rate < MPEG_1 else 1152
+    return samples
 
 
 def _lacking(head: bytes, samples: int, log: str) -> str:
@@ -112,7 +142,7 @@ def read_samples(path: str) -> Array:
         while len(block := file.read(BLOCK, dtype="float32")):  # the header may claim more samples than fit in memory
             blocks.append(block)
         samples = np.concatenate(blocks)
-        if len(samples) != file.frames:
+        if len(samples) != file.frames and not (file.format == "MP3" and _unannounced(path, file.samplerate)):
             raise BadInput(f"{path}: truncated: {len(samples):,} of {file.frames:,} samples")
     if not np.isfinite(samples).all():
         raise BadInput(f"{path}: samples that are not finite numbers")
