@@ -233,6 +233,10 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], RecordingOptions, str]] = {
     "no labels": (lambda d: (d / "frames.txt").unlink(), PLAIN, "frames.txt: No such file"),
     "empty labels": (lambda d: (d / "frames.txt").write_text("\n"), PLAIN, "frames.txt: is empty"),
     "labels of others": (lambda d: (d / "frames.txt").write_text("x 1\n"), PLAIN, "none of its 6 recordings is in"),
+    "no recordings": (
+        lambda d: [path.rename(f"{path}.m4a") for path in (d / "audio").rglob("s*")], PLAIN,
+        "audio: holds no recordings (.aif, .aiff, .au, .flac,"
+    ),
     "labels twice": (lambda d: (d / "frames.txt").write_text("x 1\nx 2\n"), PLAIN, "line 2: x is there twice"),
 }  # fmt: skip
 

@@ -129,9 +129,10 @@ def _utterances(
             where = LabelledRecording(path, labels[key], str(label_file))
             found.append(ImportedUtterance(key, speakers.get(key, ""), int(length / rate / SHIFT), where))
     missing = [key for key in recordings if key not in labels]
+    if not recordings:
+        raise BadInput(f"{source}: holds no recordings ({', '.join(sorted(ENDINGS))})")
     if not found:
-        such = f", such as {missing[0]}" if missing else ""
-        raise BadInput(f"{source}: none of its {len(missing):,} recordings is in {label_file}{such}")
+        raise BadInput(f"{source}: none of its {len(missing):,} recordings is in {label_file}, such as {missing[0]}")
     return found, missing
 
 
