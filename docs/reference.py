@@ -238,7 +238,8 @@ def commands_page() -> str:
         "`python -m mpitrain COMMAND`, or `mpitrain COMMAND`; the default command is `train`. Under `mpirun`, "
         "`train`, `evaluate`, `predict`, `calibrate`, `info` and `prepare` (but `digits` and `speech`) use all ranks. "
         "Exit status: 0 done, 1 a failed training, 2 bad input (one line that names the file or key), 75 stopped "
-        "before its end: start it again. This page is written by `docs/reference.py` from the program itself.\n",
+        "before its end: start it again; 130 interrupted (a `prepare` by SIGTERM, too: start it again). This page is "
+        "written by `docs/reference.py` from the program itself.\n",
         "After `pip install '.[completion]'` and once `activate-global-python-argcomplete --user`, bash and zsh "
         "complete commands, options, files, keys and their values, also of `python -m mpitrain`: `--set "
         "training.sch` becomes `--set training.schedule=`, and Tab then lists `constant`, `cosine` and `linear`.\n",
