@@ -559,6 +559,16 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, suffix: str, how
     refused(tmp_path / "out", lambda: arrays.plan(str(path), Names("frames", "x"), ["train"]), line, capsys)
 
 
+def test_an_hdf5_file_may_begin_with_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.mat"
+    with h5py.File(path, "w", userblock_size=512) as file:
+        file["x"], file["y"] = np.arange(12.0).reshape(4, 3), [0, 1, 1, 0]
+    with path.open("r+b") as stored:
+        stored.write(b"MATLAB 7.3 MAT-file")
+    part = imported(tmp_path / "out", lambda: arrays.plan(str(path), Names("frames", "x", "y"), ["train"]))["train"]
+    assert part["features"].tolist() == np.arange(12.0).reshape(4, 3).tolist()
+
+
 def test_the_command_line_says_what_it_cannot_do(tmp_path: Path) -> None:
     for words, line in (
         (["images", "--size", "-1"], "--size -1"),

@@ -13,7 +13,7 @@ from mpitrain.errors import BadInput, naming
 from mpitrain.files import Version, hdf5, regular_status, version_of
 from mpitrain.flat import Array
 
-HDF5, ZIP = b"\x89HDF\r\n\x1a\n", b"PK\x03\x04"
+ZIP = b"PK\x03\x04"
 
 
 FileArray: TypeAlias = h5py.Dataset | np.ndarray  #: an array that is read by slicing
@@ -42,11 +42,11 @@ def opened(path: Path) -> Iterator[FileArrays]:
     with naming(f"{path}: cannot be read", Exception):
         version = version_of(regular_status(path))
         with path.open("rb") as file:
-            begins = file.read(8)
-        if begins == HDF5:
+            begins = file.read(len(ZIP))
+        if h5py.is_hdf5(path):  # it need not begin so: those of MATLAB have text before
             with hdf5.opened(path) as stored:
                 yield FileArrays(path, hdf5.names(stored), partial(hdf5.data_set, stored), whole=False)
-        elif begins.startswith(ZIP):
+        elif begins == ZIP:
             with np.load(path, allow_pickle=False) as archive:
                 for member in archive.zip.infolist():
                     if member.file_size > version.size * hdf5.EXPANSION:
