@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 MARGIN = 2  # a JPEG may be decoded at a reduced scale that is still this many times larger than needed
 PIXELS = 1 << 26  # most pixels of an image
+#: What Pillow would run a program for (PostScript), and what it knows only by name, such as shards.
+OTHERS = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
 UNEVEN = ("I", "F")  # modes without a known range of values
 
 
@@ -26,11 +28,11 @@ def suffixes() -> set[str]:
 
 
 def _formats() -> list[str]:
-    """The formats that Pillow decodes itself. PostScript is excluded, since the program in the file would be run."""
+    """The formats that Pillow decodes itself, without OTHERS."""
     from PIL import Image
 
     Image.init()
-    return [form for form in Image.OPEN if form != "EPS"]
+    return [form for form in Image.OPEN if form not in OTHERS]
 
 
 def load_picture(path: Path, size: int, grey: bool) -> Array:
