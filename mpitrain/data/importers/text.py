@@ -2,6 +2,7 @@
 
 import argparse
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
@@ -88,11 +89,11 @@ def _divided(documents: list[TextPiece], shares: dict[str, float]) -> dict[str, 
     """Divide documents, in their order, among the parts train, dev and test."""
     total = sum(piece.stop for piece in documents)
     ends, begun = {"train": 1 - shares["dev"] - shares["test"], "dev": 1 - shares["test"], "test": 1.0}, 0
-    left, parts = list(documents), dict[str, list[TextPiece]]()
+    left, parts = deque(documents), dict[str, list[TextPiece]]()
     for part, end in ends.items():
         chosen: list[TextPiece] = []
         while left and begun < round(end * total):
-            piece = left.pop(0)
+            piece = left.popleft()
             if len(documents) == 1 and (cut := _cut(piece.path, round(end * total))) < piece.stop:
                 left.append(piece._replace(start=cut))
                 piece = piece._replace(stop=cut)
