@@ -285,6 +285,12 @@ def test_resizing_keeps_flat_areas_and_proportions(tmp_path: Path) -> None:
             assert np.abs(small[:, columns] - wanted).max() <= 8, (path, c)
 
 
+@pytest.mark.parametrize("shape", [(80_000, 1, 3), (1, 80_000, 3)])
+def test_a_strip_that_would_fill_the_memory_is_named(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    with pytest.raises(BadInput, match=r"s\.png: cannot be read: .* pixels would become 81,920,000"):
+        load_picture(_save(tmp_path / "s.png", np.zeros(shape, np.uint8)), 32, False)
+
+
 def test_transparency_lies_on_white(tmp_path: Path) -> None:
     pixels = np.array([[[10, 20, 30, 255], [10, 20, 30, 0]]], np.uint8)
     assert load_picture(_save(tmp_path / "a.png", pixels), 0, False).tolist() == [[[10, 20, 30], [255, 255, 255]]]

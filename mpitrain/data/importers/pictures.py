@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 MARGIN = 2  # a JPEG may be decoded at a reduced scale that is still this many times larger than needed
 PIXELS = 1 << 26  # most pixels of an image
+SLENDER = 64  # an image more than so many times as long as wide may have PIXELS also once its shorter side is resized
 #: What Pillow would run a program for (PostScript), and what it knows only by name, such as shards.
 OTHERS = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
 UNEVEN = ("I", "F")  # modes without a known range of values
@@ -78,6 +79,9 @@ def _square(picture: "Image.Image", size: int) -> "Image.Image":
     """Resize the shorter side to `size` and cut out the central square, as in Krizhevsky et al. 2012, §2."""
     from PIL import Image, ImageOps
 
+    longer = size * max(picture.size) // min(picture.size)
+    if longer * size > max(PIXELS, SLENDER * size * size):  # a strip of 1 x 1,000,000 would take gigabytes
+        raise ValueError(f"its {picture.width:,} x {picture.height:,} pixels would become {size * longer:,}")
     picture = ImageOps.cover(picture, (size, size), Image.Resampling.BICUBIC)
     left, top = (picture.width - size) // 2, (picture.height - size) // 2
     return picture.crop((left, top, left + size, top + size))
