@@ -145,9 +145,9 @@ def table(header: list[str], rows: list[list[Any]]) -> str:
 
 
 def _once(folder: Path, what: str, go: Callable[[TextIO], int]) -> dict[str, Any] | None:
-    """The summary in `folder`, after `go` has made it if it is not there; None if the run diverged."""
+    """The summary of a whole run in `folder`, after `go` has made it if it is not there; None if the run diverged."""
     done, log = folder / "summary.json", folder.parent / f"{folder.name}.log"
-    if not done.exists() and not _diverged(log):
+    if not (done.exists() and _summary(done)["exit_reason"] == "finished") and not _diverged(log):
         shutil.rmtree(folder, ignore_errors=True)
         folder.parent.mkdir(parents=True, exist_ok=True)
         print(f"{folder.name}: {what}", file=sys.stderr, flush=True)
@@ -159,7 +159,11 @@ def _once(folder: Path, what: str, go: Callable[[TextIO], int]) -> dict[str, Any
         elif status:
             said = [line for line in text.splitlines() if line.startswith("mpitrain: ")] or text.splitlines()[-1:]
             sys.exit(f"{folder.name}: exit status {status}: {' '.join(said[:1])}; see {log}")
-    return None if _diverged(log) else dict(json.loads(done.read_text()))
+    return None if _diverged(log) else _summary(done)
+
+
+def _summary(file: Path) -> dict[str, Any]:
+    return dict(json.loads(file.read_text()))
 
 
 def _finished(folder: Path, told: dict[str, Any] | None) -> dict[str, Any]:

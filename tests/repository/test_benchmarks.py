@@ -296,3 +296,13 @@ def test_a_process_that_fails_or_is_late_ends_those_beside_it(first: str, second
     with pytest.raises(SystemExit, match=said):
         wait_for("both", processes, seconds)
     assert all(process.poll() is not None for process in processes)
+
+
+def test_a_run_that_a_signal_stopped_is_made_again(tmp_path: Path) -> None:
+    """Its summary is of a part of the training."""
+    simulate, folder = runpy.run_path(str(BENCHMARKS / "launch.py"))["simulate"], tmp_path / "run"
+    settings = {"algorithm.name": "sgd", "training.epochs": 0.1, "run.progress": "none"}
+    simulate(folder, 1, BENCHMARKS / "cluster.toml", settings)
+    summary = folder / "summary.json"
+    summary.write_text(summary.read_text().replace('"finished"', '"stopped"'))
+    assert simulate(folder, 1, BENCHMARKS / "cluster.toml", settings)["exit_reason"] == "finished"
