@@ -209,7 +209,7 @@ def main() -> None:
     parser.add_argument("table", choices=["limits", "grid", "causes", "equal", "cures"])
     parser.add_argument("corpus", nargs="?", default="digits")
     parser.add_argument("out", nargs="?", type=Path)
-    parser.add_argument("--rate", type=float, help="r of the table causes; default: one worker's best")
+    parser.add_argument("--rate", type=float, help="r of causes, the highest of cures; default: one worker's best")
     parser.add_argument("--rates", type=float, nargs="+", metavar="R")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="for all runs")
     words = parser.parse_args()
