@@ -39,7 +39,7 @@ def open_run_folder(
     source: DataSource,
     lease: Lease | None,
     resumed: Path | None,
-    callback: Callable[[Record], object] | None,
+    callback: Callable[[Record], BaseException | None] | None,
 ) -> MasterMonitor | None:
     """Rank 0's monitor, which evaluates on the source's held-out parts and calls `callback` with each record; None if
     there is no `lease`. On a resume, load the checkpoint. Bad input leaves the folder unchanged."""

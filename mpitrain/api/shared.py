@@ -120,9 +120,12 @@ def _naming(options: TrainOptions) -> RunFolder | None:
     return None
 
 
-def callback_of(transport: Transport, config: Config, options: TrainOptions) -> Callable[[Record], object] | None:
-    """The function that rank 0 calls with each record, if `run.callback` names one. It may be slow, and the random
-    numbers that it draws do not change the training's. Raises BadInput naming the key."""
+def callback_of(
+    transport: Transport, config: Config, options: TrainOptions
+) -> Callable[[Record], BaseException | None] | None:
+    """Calls the function that `run.callback` names, if it does, with a record on rank 0, and returns what that raises.
+    The function may be slow, and the random numbers that it draws do not change the training's. Raises BadInput naming
+    the key; a call raises what has become of the other ranks meanwhile."""
     key, spec = "run.callback", config.run.callback
     if not spec:
         return None
@@ -132,9 +135,14 @@ def callback_of(transport: Transport, config: Config, options: TrainOptions) -> 
 
     function = agreed(transport, read, key)
 
-    def call(record: Record) -> object:
+    def call(record: Record) -> BaseException | None:
         with transport.working(), undisturbed():
-            return None if function is None else function(record)
+            try:
+                if function is not None:
+                    function(record)
+            except BaseException as error:  # such as asyncio.CancelledError
+                return error
+        return None
 
     return call
 

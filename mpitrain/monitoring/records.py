@@ -59,7 +59,7 @@ class Metrics:
     path: Path
     events: EventFile | None = None
     warn: Callable[[str], None] = print
-    callback: Callable[[Record], object] | None = None
+    callback: Callable[[Record], BaseException | None] | None = None  # returns what the user's function has raised
 
     def __post_init__(self) -> None:
         self._refused = self._raised = False
@@ -79,14 +79,10 @@ class Metrics:
             if not self._refused:
                 self.warn(f"warning: {self.path}: {error.strerror}; the training goes on without these records")
             self._refused = True
-        try:
-            if self.callback is not None:
-                self.callback({"event": event, **fields})
-        except (Exception, SystemExit, KeyboardInterrupt) as error:  # the user's own
-            if not self._raised:
-                why = f"{type(error).__name__}: {first_line(error)}"
-                self.warn(f"warning: run.callback: {why}; the training goes on, and further exceptions are not said")
-            self._raised = True
+        raised = None if self.callback is None else self.callback({"event": event, **fields})
+        if raised is not None and not self._raised:
+            self._raised, why = True, f"{type(raised).__name__}: {first_line(raised)}"
+            self.warn(f"warning: run.callback: {why}; the training goes on, and further exceptions are not said")
 
     def move(self, path: Path) -> None:
         """Append to the file at `path` from now on: the same file, moved, or a copy of it if there is none."""

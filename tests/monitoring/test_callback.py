@@ -1,14 +1,23 @@
 """`run.callback`: a function of the user's own that gets each record."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from mpitrain import config as configuration
+from mpitrain.api import shared
+from mpitrain.api.options import TrainOptions
+from mpitrain.api.shared import callback_of
+from mpitrain.errors import Overdue
+from mpitrain.monitoring.records import Metrics
+
 LOG = """
-import json, random
+import asyncio, json, random
 import numpy
 
 def keep(record):
@@ -25,6 +34,9 @@ def leaving(record):
 
 def interrupting(record):
     raise KeyboardInterrupt
+
+def cancelled(record):
+    raise asyncio.CancelledError("a request")
 """
 KEYS = ("--set", "training.epochs=2", "--set", "run.progress=plain", "--set", "algorithm.order=round-robin")
 
@@ -57,6 +69,7 @@ def test_it_gets_every_record_once(simulated: Callable[..., Any], folder: Path) 
         ("raising", "RuntimeError: no network"),
         ("leaving", "SystemExit: 3"),
         ("interrupting", "KeyboardInterrupt: KeyboardInterrupt"),
+        ("cancelled", "CancelledError: a request"),
     ],
 )
 def test_what_it_raises_is_said_once(simulated: Callable[..., Any], folder: Path, function: str, said: str) -> None:
@@ -64,6 +77,25 @@ def test_what_it_raises_is_said_once(simulated: Callable[..., Any], folder: Path
     ended = simulated(3, *KEYS, "--set", f"run.callback=log.py:{function}", "--out", "run")
     assert ended.status == 0 and len((folder / "run/metrics.jsonl").read_text().splitlines()) > 5
     assert ended.out.count("run.callback") == 1 and f"run.callback: {said}; the training" in ended.out
+
+
+def test_a_rank_that_is_lost_meanwhile_is_not_said_to_be_its_own_fault(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def working() -> Iterator[None]:
+        yield
+        raise Overdue("rank 0: waited 3 s for rank 1", [1])
+
+    monkeypatch.setattr(shared, "agreed", lambda transport, read, key: read())
+    monkeypatch.chdir(folder)
+    transport: Any = SimpleNamespace(rank=0, working=working)
+    config = configuration.load(None, ["run.callback=log.py:keep"])
+    lines = list[str]()
+    metrics = Metrics(folder / "metrics.jsonl", None, lines.append, callback_of(transport, config, TrainOptions()))
+    with pytest.raises(Overdue):
+        metrics.write("start")
+    assert not lines and (folder / "kept.jsonl").exists()
 
 
 @pytest.mark.parametrize(
