@@ -4,7 +4,7 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import chdir, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -124,8 +124,8 @@ def callback_of(
     transport: Transport, config: Config, options: TrainOptions
 ) -> Callable[[Record], BaseException | None] | None:
     """Calls the function that `run.callback` names, if it does, with a record on rank 0, and returns what that raises.
-    The function may be slow, and the random numbers that it draws do not change the training's. Raises BadInput naming
-    the key; a call raises what has become of the other ranks meanwhile."""
+    The function may be slow; the random numbers that it draws and the folder that it changes to do not change the
+    training's. Raises BadInput naming the key; a call raises what has become of the other ranks meanwhile."""
     key, spec = "run.callback", config.run.callback
     if not spec:
         return None
@@ -138,8 +138,9 @@ def callback_of(
     def call(record: Record) -> BaseException | None:
         with transport.working(), undisturbed():
             try:
-                if function is not None:
-                    function(record)
+                with chdir(os.curdir):
+                    if function is not None:
+                        function(record)
             except BaseException as error:  # such as asyncio.CancelledError
                 return error
         return None

@@ -2,7 +2,9 @@
 
 import importlib
 import importlib.util
+import os
 from collections.abc import Callable, Mapping
+from contextlib import chdir
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 
@@ -51,10 +53,11 @@ class Code(msgspec.Struct, frozen=True):
         """The function, once the file or module has been executed. Raises BadInput naming the key."""
         source, called = self.name.source, self.name.called
         try:
-            if self.sources is not None and self.name.is_file:
-                module = execute(self.sources)
-            else:
-                module = importlib.import_module(source)
+            with chdir(os.curdir):  # the run folder and the data are named from here
+                if self.sources is not None and self.name.is_file:
+                    module = execute(self.sources)
+                else:
+                    module = importlib.import_module(source)
         except BadInput:
             raise
         except (Exception, SystemExit) as error:

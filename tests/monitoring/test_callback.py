@@ -17,7 +17,7 @@ from mpitrain.errors import Overdue
 from mpitrain.monitoring.records import Metrics
 
 LOG = """
-import asyncio, json, random
+import asyncio, json, os, random
 import numpy
 
 def keep(record):
@@ -25,6 +25,7 @@ def keep(record):
     with open("kept.jsonl", "a") as file:
         file.write(json.dumps(record) + "\\n")
     record.clear()
+    os.chdir("/")
 
 def raising(record):
     raise RuntimeError("no network\\nand more")
@@ -52,7 +53,7 @@ def digest(folder: Path) -> str:
 
 
 def test_it_gets_every_record_once(simulated: Callable[..., Any], folder: Path) -> None:
-    """On one rank, also of a resume; the training is the same without it."""
+    """On one rank, also of a resume; the training is the same without it, and stays in its folder."""
     keys = (*KEYS, "--set", "run.callback=log.py:keep", "--set", "run.checkpoint_samples=1000")
     assert simulated(3, *KEYS, "--out", "plain").status == 0
     assert simulated(3, *keys, "--out", "run").status == 0

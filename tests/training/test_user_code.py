@@ -68,6 +68,17 @@ def test_what_is_executed_is_what_was_read(tmp_path: Path) -> None:
     assert not list(tmp_path.rglob("__pycache__"))
 
 
+def test_a_file_that_changes_the_working_folder_leaves_it_to_the_program(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """While it is executed it has its own way: such as to where it lies, for what it reads."""
+    monkeypatch.chdir(tmp_path)
+    lines = "import os\nos.chdir(os.path.dirname(__file__))\nNAME = open('name.txt').read()\ndef build(): return NAME\n"
+    made = code(tmp_path / "there", net=lines)
+    (tmp_path / "there" / "name.txt").write_text("one")
+    assert made.function()() == "one" and Path.cwd() == tmp_path
+
+
 IMPORTS = """
 import json
 import pack.deep.leaf as leaf
