@@ -88,11 +88,14 @@ class Heard(threading.Thread):
                 sys.stderr.flush()
             self._said = (self._said + part)[-KEPT:]
 
-    def lost(self) -> list[int]:
-        """The ranks that other ranks or the launcher, which has ended, named as lost; MPICH's launcher names none."""
+    def lost(self, heterogeneous: bool = False) -> list[int]:
+        """The ranks that other ranks or the launcher, which has ended, named as lost; MPICH's launcher names none. The
+        tasks that Slurm numbers are ranks, but those of a heterogeneous job are numbered in each of its components."""
         self.join(1.0)  # not for ever: processes that the launcher has started may keep the pipe open
-        found = LOST.search(b" ".join(self._said.split()))
-        return [int(rank) for rank in next(filter(None, found.groups())).split(b",")] if found else []
+        for silent, process, task in LOST.findall(b" ".join(self._said.split())):
+            if not (task and heterogeneous):
+                return [int(rank) for rank in (silent or process or task).split(b",")]
+        return []
 
 
 class Relay:

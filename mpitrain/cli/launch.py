@@ -153,7 +153,7 @@ def run(options: argparse.Namespace) -> int:
             process = start(on_ranks(where, ranks, work.words()), errors=subprocess.PIPE)
             heard = Heard(process)
             status = relay.wait(process, over=work.failed)
-            after, lost = work.left(), heard.lost()
+            after, lost = work.left(), heard.lost("--het-group" in launch)
             if status == 2 and ranks < options.ranks:  # such as too few for a stage
                 say(f"it does not train on {some(ranks, 'rank')}")
                 return STOPPED

@@ -1,8 +1,10 @@
 """What a program that was started has said at its end."""
 
+import subprocess
+
 import pytest
 
-from mpitrain.api.launching import last_words
+from mpitrain.api.launching import Heard, last_words, start
 
 MPICH = """
 =   CLEANING UP REMAINING PROCESSES
@@ -35,3 +37,24 @@ signal 9 (Killed).
 def test_why_a_program_ended(output: str, status: int, said: str) -> None:
     """Neither what it printed before by the way, nor how a launcher's message ends."""
     assert last_words(output.encode(), status) == said
+
+
+TASK = "srun: error: node-a: task 1: Killed"
+SILENT = "mpitrain: rank 0: waited 300 s for ranks 1, 3 (a heartbeat); run.deadline sets the seconds"
+
+
+@pytest.mark.parametrize(
+    ("output", "heterogeneous", "lost"),
+    [
+        (TASK, False, [1]),
+        (TASK, True, []),
+        (f"{TASK}\n{SILENT}", True, [1, 3]),
+        (OPEN_MPI, False, [1]),
+        (MPICH, False, []),
+    ],
+)
+def test_the_ranks_that_were_lost(output: str, heterogeneous: bool, lost: list[int]) -> None:
+    """Slurm numbers the tasks of each component of a heterogeneous job by themselves."""
+    process = start(["sh", "-c", 'printf "%s\n" "$0" >&2', output], errors=subprocess.PIPE)
+    heard = Heard(process)
+    assert process.wait() == 0 and heard.lost(heterogeneous) == lost
