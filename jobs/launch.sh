@@ -121,13 +121,13 @@ find_launcher() {
     exit 2
 }
 
-# Back into the queue, unless the job was cancelled: Slurm gives no reason then. The number of one element of an array is
-# that of the whole array.
+# Back into the queue, unless the job was cancelled, or somebody else has requeued it: Slurm gives no reason then. The
+# number of one element of an array is that of the whole array.
 requeue() {
     local job=$SLURM_JOB_ID
     [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
     case $(squeue -h -j "$job" -o "%T %r") in
-    COMPLETING*None) echo "$(date '+%F %T') cancelled" ;;
+    COMPLETING*None) echo "$(date '+%F %T') cancelled, or back in the queue already" ;;
     *) scontrol requeue "$job" && echo "$(date '+%F %T') requeued" ;;
     esac
 }

@@ -96,6 +96,15 @@ def test_a_cancelled_job_leaves_no_process_and_a_checkpoint(cluster: Cluster) ->
     assert job.summary["exit_reason"] == "finished" and job.summary["samples"] == epochs * 1438
 
 
+def test_a_job_that_somebody_requeues_is_not_said_to_be_cancelled(cluster: Cluster) -> None:
+    """By `scontrol requeue`, of which the job hears what it hears when it is cancelled."""
+    job = cluster.submit("easgd", *LONG, options=("--ntasks=3",)).started(1)
+    cluster.command("scontrol", "requeue", job.number)
+    job.says(", start 2").signal()
+    assert "cancelled\n" not in job.log and "back in the queue" in job.log
+    job.ended("CANCELLED")
+
+
 def test_a_preempted_job_comes_back(cluster: Cluster) -> None:
     """Its ranks get SIGTERM and 30 seconds; they leave sooner, and the job goes back into the queue."""
     job = cluster.submit("asgd-chan2014", *LONG, options=("--ntasks=3",)).started(1)
