@@ -157,13 +157,12 @@ def run(options: argparse.Namespace) -> int:
             if status == 2 and ranks < options.ranks:  # such as too few for a stage
                 say(f"it does not train on {some(ranks, 'rank')}")
                 return STOPPED
-            ended = status == 0 and work.ended()
-            if relay.asked and work.own and status not in (0, 2):
-                return STOPPED
-            if relay.asked or ended or status in (2, STOPPED):
-                return status or int(not ended)
+            if status in (2, STOPPED) or (status == 0 and work.ended()):
+                return status
             if after.summary != before.summary:  # a rank that was lost after that changes nothing
-                return int(json.loads(after.summary).get("exit_reason") != "finished")
+                return {"finished": 0, "stopped": STOPPED}.get(json.loads(after.summary).get("exit_reason"), 1)
+            if relay.asked:  # a rank was lost, too, or the signal ended a program of the user's own
+                return STOPPED
             in_vain = in_vain + 1 if after.samples <= before.samples else 0
             if in_vain == TRIES:
                 why = f"the last one ended with {status}; see what they said"

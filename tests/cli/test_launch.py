@@ -86,6 +86,14 @@ def test_a_rank_that_is_lost_after_the_end_changes_nothing(starts: Callable[...,
     assert len(starts('mkdir run; echo \'{"exit_reason": "finished"}\' > run/summary.json; exit 9', status=0)) == 1
 
 
+@pytest.mark.parametrize("lines", ["", 'mkdir run; echo \'{"exit_reason": "stopped"}\' > run/summary.json; '])
+def test_a_rank_that_is_lost_at_a_stop_does_not_keep_the_job_from_going_on(
+    starts: Callable[..., list[str]], lines: str
+) -> None:
+    """Before or after the training has ended: with the status on which a job goes back into the queue."""
+    assert len(starts(f"{lines}kill -TERM $PPID; sleep 0.5; exit 9", status=75)) == 1
+
+
 def test_an_older_summary_says_nothing(starts: Callable[..., list[str]]) -> None:
     """That of a run which was stopped, and has been taken up again, does not keep a lost rank from being noticed."""
     Path("run").mkdir()
