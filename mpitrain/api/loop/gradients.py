@@ -33,6 +33,7 @@ class Gradients(Method):
         self._buckets = Buckets(self.algorithm.bucket_mb, self._sum, lambda part: sums.start_sum(self._sum[part]))
         self._rolling = self._running = self._held = False
         self._t = self._sums = self._stepped = self._samples = self._together = 0
+        self._alike = True  # the same on all ranks, so that all or none weigh their gradients
         self._hooks = [
             p.register_post_accumulate_grad_hook(partial(self._ready, number))
             for number, p in enumerate(flat.parameters)
@@ -40,8 +41,9 @@ class Gradients(Method):
 
     def before(self, t: int, batch: Dealt) -> None:
         if not self._held:
-            self._samples = self._together = 0
+            self._samples, self._together, self._alike = 0, 0, True
         self._samples, self._together = self._samples + batch.samples, self._together + batch.together
+        self._alike &= batch.alike
         self._t = t
         self._start_roll(self._sums)
 
@@ -148,13 +150,9 @@ class Gradients(Method):
         self._used[number] = 1
         if p.grad.data_ptr() != view.data_ptr():
             view.copy_(p.grad)
-        if not self._equal:
+        if not self._alike:
             view.mul_(self._samples / self._together)
         p.grad = view
-
-    @property
-    def _equal(self) -> bool:
-        return self._samples * self.ranks == self._together
 
     def _end(self) -> None:
         """End backward on this rank: wait for the sums."""
@@ -166,7 +164,7 @@ class Gradients(Method):
             self._end_roll()
             for request, part in started:
                 self.transport.wait(request, "the other ranks' gradients")
-                if self._equal:
+                if self._alike:
                     np.multiply(self._sum[part], 1.0 / self.ranks, out=self._sum[part])
         for p, view, used in zip(self.flat.parameters, self._views, self._used, strict=True):
             p.grad = view if used else None

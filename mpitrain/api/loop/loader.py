@@ -21,11 +21,13 @@ KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", 
 
 
 class Dealt(NamedTuple):
-    """This rank's batch of a round, its number of samples (0 if it only keeps the rank in step), and all ranks'."""
+    """This rank's batch of a round, its number of samples (0 if it only keeps the rank in step), all ranks' together,
+    and whether each rank has as many."""
 
     batch: Any
     samples: int
     together: int
+    alike: bool
 
 
 def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, handed: int = 0) -> Iterator[Dealt]:
@@ -55,7 +57,11 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
     with undisturbed() if handed else nullcontext():  # its start draws a seed, as it did before
         batches = iter(_made_anew(loader, own))
     for ours, batch in zip(rounds, batches, strict=True):
-        yield Dealt(batch, len(ours[part]), sum(map(len, ours)))
+        yield _dealt(batch, part, list(map(len, ours)))
+
+
+def _dealt(batch: Any, part: int, counts: list[int]) -> Dealt:
+    return Dealt(batch, counts[part], sum(counts), len(set(counts)) == 1)
 
 
 def _is_another_kind(loader: "DataLoader[Any]") -> bool:
@@ -120,11 +126,8 @@ def _turns(batches: Iterable[Any], part: int, parts: int) -> Iterator[Dealt]:
     """The batches of any iterable, which every rank reads whole."""
     left = iter(batches)
     while ours := list(islice(left, parts)):
-        counts = [samples_in(batch) for batch in ours]
-        if part < len(ours):
-            yield Dealt(ours[part], counts[part], sum(counts))
-        else:
-            yield Dealt(ours[0], 0, sum(counts))
+        counts = [*map(samples_in, ours), *[0] * (parts - len(ours))]
+        yield _dealt(ours[part if part < len(ours) else 0], part, counts)
 
 
 def samples_in(batch: object) -> int:

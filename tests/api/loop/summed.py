@@ -71,4 +71,13 @@ with mpitrain.distribute(model, optimizer, "allreduce", bucket_mb=0.0001) as ran
     for a, b in zip(inputs[: 16 * size].split(8), targets[: 16 * size].split(8), strict=True):
         (mean(alone(a, True), b) / size).backward()
     require(model, alone)
+    # batches of other lengths on each rank, of which one rank's is as long as they are on average
+    optimizer.zero_grad()
+    alone = copy.deepcopy(model)
+    batches = list(zip(inputs.split([2, 4, 6, 38]), targets.split([2, 4, 6, 38]), strict=True))[:size]
+    for x, y in ranks.share(batches):
+        mean(model(x, True), y).backward()
+    for a, b in batches:
+        (mean(alone(a, True), b) * (len(a) / sum(len(each) for each, _ in batches))).backward()
+    require(model, alone)
 print(f"rank {ranks.rank} of {size}: as alone\n", end="", flush=True)
