@@ -131,11 +131,11 @@ def _turns(batches: Iterable[Any], part: int, parts: int) -> Iterator[Dealt]:
 
 
 def samples_in(batch: object) -> int:
-    """The length of the first thing in a batch that has one."""
+    """The length of the first thing in a batch that has one; a text is one sample."""
     if isinstance(batch, torch.Tensor | np.ndarray):
         return len(batch) if batch.ndim else 1
     if isinstance(batch, Mapping):
         return samples_in(next(iter(batch.values()), 1))
     if isinstance(batch, list | tuple) and batch:
-        return samples_in(batch[0])
-    return len(batch) if isinstance(batch, Sized) else 1
+        return len(batch) if all(isinstance(each, str | bytes) for each in batch) else samples_in(batch[0])
+    return len(batch) if isinstance(batch, Sized) and not isinstance(batch, str | bytes) else 1

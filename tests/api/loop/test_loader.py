@@ -220,3 +220,9 @@ def test_samples_of_any_mapping() -> None:
     """As tokenizers give it: not its keys are counted."""
     of_rank = dealt([UserDict(tokens=torch.zeros(8, 3), length=3)], 1)[0]
     assert [each.samples for each in of_rank] == [8]
+
+
+@pytest.mark.parametrize("batch", [["one", "a few words"], {"text": ("one", "two")}, (["a", "bc"], torch.zeros(2))])
+def test_samples_of_texts(batch: Any) -> None:
+    """As the usual collation leaves them: not a text's letters are counted."""
+    assert [each.samples for each in dealt([batch, "a text by itself"], 1)[0]] == [2, 1]
