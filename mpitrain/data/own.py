@@ -37,7 +37,6 @@ class OwnPart:
         if self._arrays is not None:
             self._arrays = Batch(*(_converted(array, dtype, where) for array in self._arrays))
             self.samples, first = len(self._arrays.targets), Batch(*(np.array(array[0]) for array in self._arrays))
-            self._check(self._arrays, range(self.samples))
         else:
             if not (hasattr(given, "__len__") and hasattr(given, "__getitem__")) or isinstance(given, dict | str):
                 found = type(given).__name__
@@ -48,6 +47,10 @@ class OwnPart:
             if self.samples < 1:
                 raise BadInput(f"{where} has no samples")
             first = Batch(*(_converted(array, dtype, self._called(0)) for array in self._sample(0)))
+        if not first.targets.size:
+            raise BadInput(f"{self._called(0)}: its targets have the shape {list(first.targets.shape)}: no numbers")
+        if self._arrays is not None:
+            self._check(self._arrays, range(self.samples))
         kinds = [None if array.dtype.kind == "f" else np.int32 for array in first]
         self.form = SampleForm(first.inputs.shape, first.targets.shape, kinds[0], target_dtype=kinds[1])
         self.shape, self._first = self.form.shape, first
