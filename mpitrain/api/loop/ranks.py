@@ -87,7 +87,7 @@ class Ranks:
         and a shuffled order is drawn from the seed and the epoch. Of any other iterable, the ranks take one batch each
         in turn. Raises BadInput if the loop goes on after another `share` has begun: they cannot be nested.
         """
-        self._require_open("ranks.share")
+        self._require_own_parameters("ranks.share")
         epoch, handed = self._epochs, 0 if self._share else self._handed
         share = self._share = object()
         self._epochs, self._handed = epoch + 1, handed  # at once: the loop may be left early
@@ -194,6 +194,7 @@ class Ranks:
     def _before_step(self, *_: object) -> None:
         if self._current is None:
             raise BadInput("optimizer.step: no batch of ranks.share is in hand: the ranks' models would drift apart")
+        self._require_own_parameters("optimizer.step")  # else the step would be undone
         self._method.before_step()
 
     def _require_open(self, call: str) -> None:

@@ -261,6 +261,20 @@ def test_steps_without_a_batch() -> None:
         optimizer.step()
 
 
+def test_steps_of_the_model_that_is_evaluated() -> None:
+    """Would be undone without a word."""
+    model = nn.Linear(2, 1)
+    optimizer = sgd(model)
+    line = r"within ranks\.model\(\), where the module has other parameters"
+    with mpitrain.distribute(model, optimizer, "block-momentum", tau=2) as ranks:
+        with ranks.model(), pytest.raises(BadInput, match=rf"^ranks\.share: {line}"):
+            next(ranks.share([torch.ones(1, 2)]))
+        for x in ranks.share([torch.ones(1, 2)]):
+            model(x).sum().backward()
+            with ranks.model(), pytest.raises(BadInput, match=rf"^optimizer\.step: {line}"):
+                optimizer.step()
+
+
 @pytest.mark.parametrize("algorithm", ["easgd", "easgd-sync"])
 def test_elastic_averaging_by_hand(algorithm: str) -> None:
     """Algorithm 1 of the EASGD paper with τ = 2, α = 0.4 and a momentum optimizer, on ½(x − s)²."""
