@@ -246,6 +246,7 @@ def test_compare_takes_the_figure_of_merit(folder: Path, capsys: pytest.CaptureF
         (("model.metric=net.py:loss",), "model.metric = 'net.py:loss': call it otherwise"),
         (("model.metric=net.py:raises",), "model.metric: cannot be computed: ValueError: no such figure"),
         (("model.metric=net.py",), "model.metric = 'net.py': expected"),
+        (("model.loss=net.py:raises",), "model.loss: cannot be computed: ValueError: no such figure"),
     ],
 )
 @pytest.mark.parametrize("ranks", [1, 3])

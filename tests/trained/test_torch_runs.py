@@ -397,7 +397,7 @@ REFUSED = {
         "model.import=net.py:recurrent",
         "training.dtype=float64",
     ),
-    "'net.py:tied': cannot be trained: RuntimeError: ": (
+    "model.loss: cannot be computed: RuntimeError: ": (
         "model.import=net.py:tied",
         "model.loss=net.py:weighted",
         "training.dtype=float64",

@@ -89,9 +89,11 @@ def examine(model: Examined) -> None:
         before = _state(model)
         outputs = module(model.inputs(batch.inputs))
         _require_outputs(model, outputs)
-        loss = model.loss(outputs, model.targets(batch))
+        where = "model.loss" if model.own_loss and outputs.requires_grad else model.name
+        with blaming(where, "cannot be computed"):
+            loss = model.loss(outputs, model.targets(batch))
         if not isinstance(loss, torch.Tensor) or loss.shape != () or not loss.requires_grad:
-            raise BadInput(f"{model.name}: the loss is no scalar tensor with a gradient")
+            raise BadInput(f"{where}: the loss is no scalar tensor with a gradient")
     _require_unchanged(model, before, "training")
     with blaming(model.name, "cannot be evaluated"):
         model.switch(training=False)
