@@ -8,13 +8,14 @@ workers restart at the centre, as on another number of ranks.
 
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.checkpoint import Draft
+from mpitrain.checkpoint import BEST, Draft
 from mpitrain.checkpoint.coordination import Copies, copied
 from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
@@ -55,10 +56,22 @@ def write(
     for place in (lambda: _found(own, find), lambda: fallback(spare, own)):
         fault, lacking = _attempt(saver, state.trained, transport, place, copies)
         if not fault:
+            if faults and transport.rank == 0:
+                _take_along(own / saver.folder.name / BEST, saver.folder)
             return Written(saver.folder.parent, "; ".join(faults), lacking)
         faults.append(fault)
     saver.move(own)
     raise BadInput.known("; ".join(faults), spoken_here=transport.rank == 0)
+
+
+def _take_along(best: Path, folder: Path) -> None:
+    """Copy the best model so far, if there is one, to the checkpoints of the other run folder: none of the evaluations
+    that follow may find a better one."""
+    draft = Draft(folder, BEST)
+    with suppress(OSError, shutil.Error):
+        if best.exists() and not draft.final.exists():
+            shutil.copytree(best, draft.path)
+            draft.path.rename(draft.final)
 
 
 def _found(own: Path, find: Callable[[], Path | None] | None) -> Path:

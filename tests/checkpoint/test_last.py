@@ -18,6 +18,7 @@ import pytest
 
 from mpitrain import checkpoint
 from mpitrain.checkpoint import last
+from mpitrain.checkpoint.writer import Saver
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.monitoring.monitor import MasterMonitor
 
@@ -95,6 +96,28 @@ def test_the_last_checkpoint_goes_where_there_is_room(
     assert events[0] == "start" and events[-1] == "end" and "evaluate" in events
     assert simulated(3, "--resume", str(spare), "--set", "training.epochs=2").status == 0
     assert summary(spare)["samples"] == 2 * EPOCH
+
+
+def test_the_best_model_goes_along(
+    simulated: Callable[..., Any], no_room: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """That of the first evaluation, which is the best here."""
+    (tmp_path / "spare").mkdir()
+    no_room.append(".writing-0")
+    fallback, offer = last.fallback, Saver.offer_best
+
+    def found(parent: str, run: Path) -> Path:
+        no_room.clear()
+        return fallback(parent, run)
+
+    def offered(self: Saver, error: float, model: Any, trained: int, merit: str = "error") -> None:
+        offer(self, trained / EPOCH, model, trained, merit)
+
+    monkeypatch.setattr(last, "fallback", found)
+    monkeypatch.setattr(Saver, "offer_best", offered)
+    told = ("algorithm.name=allreduce", "training.epochs=2", "run.fallback=spare")
+    assert simulated(3, *keys(*told), "--out", "run").status == 2
+    assert checkpoint.best_error(tmp_path / "spare" / "mpitrain-run" / "checkpoints") == 1.0
 
 
 def test_no_room_anywhere_is_one_line(simulated: Callable[..., Any], no_room: list[str], tmp_path: Path) -> None:
