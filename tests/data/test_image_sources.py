@@ -467,6 +467,25 @@ def test_arrays_of_images_come_out_as_they_went_in(tmp_path: Path, name: str, sh
         assert np.array_equal(parts[part]["targets"], found[f"y_{part}"][:, 0]) and parts[part]["classes"] == 4
 
 
+@pytest.mark.parametrize(
+    ("shape", "first", "said"),
+    [
+        ((3, 8, 6), False, ["taken for images of 3 x 8 pixels with 6 channels; is that --channels-first?"]),
+        ((3, 8, 6), True, []),
+        ((3, 8, 4), False, []),  # such as red, green, blue and alpha
+        ((8, 6, 3), False, []),
+        ((3, 8), False, []),
+    ],
+)
+def test_images_whose_channels_may_come_first_are_told_of(
+    tmp_path: Path, shape: tuple[int, ...], first: bool, said: list[str]
+) -> None:
+    """As in arrays for PyTorch."""
+    path = _write(tmp_path / "a.npz", {"x": np.zeros((5, *shape), np.uint8), "y": np.arange(5)})
+    notes = arrays.plan(str(path), Names("images", "x", "y", channels_first=first), ["train"]).notes
+    assert [note.partition("]: ")[2] for note in notes] == said
+
+
 @pytest.mark.parametrize("utterances", ["offsets", "lengths", ""])
 @pytest.mark.parametrize("name", ["{part}.npz", "{part}.h5"])
 def test_arrays_of_frames_come_out_as_they_went_in(tmp_path: Path, name: str, utterances: str) -> None:

@@ -89,16 +89,19 @@ def plan(source: str, names: Names, parts: list[str], classes: int | None = None
     every = names.inputs, names.targets, names.utterances, names.lengths, names.speakers
     if len(parts) > 1 and (same := [name for name in every if name and PLACE not in source + name]):
         raise BadInput(f"--parts {','.join(parts)}: neither SOURCE nor {same[0]} contains {PLACE}")
-    chunks = {part: _chunks(Path(source.replace(PLACE, part)), names.of(part)) for part in parts}
+    notes = list[str]()
+    chunks = {part: _chunks(Path(source.replace(PLACE, part)), names.of(part), notes) for part in parts}
     attributes = CorpusPlan.described(f"arrays of {Path(source).name}", classes)
-    return CorpusPlan(names.kind, attributes, chunks, lambda chunk: [Path(chunk.path)], partial(_shard, classes))
+    sources, shard = (lambda chunk: [Path(chunk.path)]), partial(_shard, classes)
+    return CorpusPlan(names.kind, attributes, chunks, sources, shard, notes=tuple(notes))
 
 
-def _chunks(path: Path, names: Names) -> list[ArrayChunk]:
-    """The shards of a part."""
+def _chunks(path: Path, names: Names, notes: list[str]) -> list[ArrayChunk]:
+    """The shards of a part. `notes` gets a line about images whose channels may come first."""
     with opened(path) as arrays:
         inputs, targets = (arrays.require(name) for name in (names.inputs, names.targets))
         _check(inputs, targets, names, path)
+        notes += _doubts(inputs, names, path)
         each = int(np.prod(inputs.shape[1:])) * (1 if names.kind == "images" else 4)
         smallest = LARGEST if arrays.whole else SMALLEST  # few shards: each process reads whole arrays
         shards = shard_slices(len(inputs), each, smallest)
@@ -133,6 +136,17 @@ def _check(inputs: FileArray, targets: FileArray, names: Names, path: Path) -> N
         raise BadInput(f"{path}: {names.targets} is empty")
     if 0 in inputs.shape:
         raise BadInput(f"{path}: {names.inputs} is {_described(inputs)}: samples of no values")
+
+
+def _doubts(inputs: FileArray, names: Names, path: Path) -> list[str]:
+    """A line about images [n, 3, h, w], as PyTorch has them, which are taken for images of three rows."""
+    if names.kind != "images" or names.channels_first or len(inputs.shape) < 4:
+        return []
+    rows, columns, channels = inputs.shape[1:]
+    if rows not in (1, 3) or channels <= 4:
+        return []
+    taken = f"taken for images of {rows} x {columns} pixels with {channels} channels"
+    return [f"{path}: {names.inputs} is {_described(inputs)}: {taken}; is that --channels-first?"]
 
 
 def _described(array: FileArray) -> str:
