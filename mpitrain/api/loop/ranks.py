@@ -168,11 +168,11 @@ class Ranks:
         x = self._flat.x
         own = x.copy()
         np.copyto(x, model)
-        self._shows = True
+        shown, self._shows = self._shows, True
         try:
             yield self._flat.module
         finally:
-            self._shows = False
+            self._shows = shown
             np.copyto(x, own)
 
     def mean(self, value: float | torch.Tensor) -> float:

@@ -272,6 +272,8 @@ def test_steps_of_the_model_that_is_evaluated() -> None:
         for x in ranks.share([torch.ones(1, 2)]):
             model(x).sum().backward()
             with ranks.model(), pytest.raises(BadInput, match=rf"^optimizer\.step: {line}"):
+                with ranks.model():
+                    pass
                 optimizer.step()
 
 
