@@ -298,8 +298,8 @@ MUTATIONS = [
     Mutation(
         "a position is off by one",
         "sampling/queue.py",
-        "        return self.position + max(place - sum(work.count for work in self.returned), 0)",
-        "        return self.position + max(place - sum(work.count for work in self.returned) + 1, 0)",
+        "        return self.position + place\n",
+        "        return self.position + place + 1\n",
         f"{ELASTIC} sparse-delta",
         "tests/sampling",
     ),
