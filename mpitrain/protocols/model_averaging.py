@@ -112,7 +112,7 @@ class AveragingStepper(Together):
         self.t = 0
         self.since = 0  # steps since the last exchange
         self._in_hand: list[Work] = []  # minibatches whose steps the centre does not include yet
-        self._eta = self.state.rate(session.schedule.at(self.state.queue.position).learning_rate)  # of the last step
+        self._eta = 0.0  # of the last step
         self._g = np.empty_like(x)
         self._small = np.zeros(4)
         self._note_numbers()
@@ -122,6 +122,9 @@ class AveragingStepper(Together):
             self.t, self.since = past.t, past.since
             self.worker.began = past.t - past.since
             self._in_hand = of_rows(past.in_hand, self.state.queue.samples)
+            if self._in_hand:
+                planned = session.schedule.at(self._in_hand[-1].position(self.state.queue.samples)).learning_rate
+                self._eta = self.options.own_rate(self.state.rate(planned), self.t - 1)
             self.worker.local.look()
 
         session.restore(take)  # if the checkpoint has as many ranks; else each goes on from x̃

@@ -72,16 +72,20 @@ def test_the_bits_of_runs_under_mpi(launch: Callable[..., Any], tmp_path: Path) 
         assert {key: told[key] for key in same} == {key: real[key] for key in same}
 
 
+@pytest.mark.parametrize("last", [8, 10])
+@pytest.mark.parametrize("more", [(), ("algorithm.preset=slowmo", "training.schedule=linear")])
 def test_a_last_period_counts_its_steps_on_both_sides_of_a_stop(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: tuple[str, ...], last: int
 ) -> None:
-    """Averages after steps 4 and 8 and at the end, after 11; stopped after 9, the last one is of three steps still."""
+    """Averages after steps 4 and 8 and at the end, after 11; stopped after 9 or 11, the last one is of three steps
+    still, at the rate of its last step."""
     keys = (*KEYS, "algorithm.name=block-momentum", "algorithm.tau=4", "training.minibatch=66", "training.epochs=1")
+    keys = (*keys, *more)
     whole = simulated(Job[int](2), tmp_path / "whole", *keys)
     step = AveragingStepper.step
 
     def stopped(stepper: AveragingStepper, work: Work) -> float:
-        stepper.session.stop.flag |= stepper.t == 8
+        stepper.session.stop.flag |= stepper.t == last
         return step(stepper, work)
 
     options = TrainOptions(overrides=keys, out=tmp_path / "run")
@@ -89,11 +93,11 @@ def test_a_last_period_counts_its_steps_on_both_sides_of_a_stop(
         patched.setattr(AveragingStepper, "step", stopped)
         Job[int](2).run(lambda transport: train_on(transport, options, Stop()))
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert told["exit_reason"] != "finished" and told["updates"] == 9
+    assert told["exit_reason"] != "finished" and told["updates"] == last + 1
     with threadpool_limits(1):
         Job[int](2).run(lambda transport: train_on(transport, TrainOptions(resume=tmp_path / "run"), Stop()))
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
-    assert told["updates"] == 2 and told["parameters_sha256"] == whole["parameters_sha256"]
+    assert told["updates"] == 10 - last and told["parameters_sha256"] == whole["parameters_sha256"]
 
 
 def test_a_last_period_ends_at_the_rate_of_its_last_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
