@@ -19,7 +19,7 @@ from mpitrain.checkpoint import BEST, Draft
 from mpitrain.checkpoint.coordination import Copies, copied
 from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
-from mpitrain.errors import BadInput
+from mpitrain.errors import BadInput, say
 from mpitrain.files import make_numbered
 from mpitrain.mpi import Transport
 
@@ -57,7 +57,7 @@ def write(
         fault, lacking = _attempt(saver, state.trained, transport, place, copies)
         if not fault:
             if faults and transport.rank == 0:
-                _take_along(own / saver.folder.name / BEST, saver.folder)
+                transport.alive_while(lambda: _take_along(own / saver.folder.name / BEST, saver.folder))
             return Written(saver.folder.parent, "; ".join(faults), lacking)
         faults.append(fault)
     saver.move(own)
@@ -66,12 +66,16 @@ def write(
 
 def _take_along(best: Path, folder: Path) -> None:
     """Copy the best model so far, if there is one, to the checkpoints of the other run folder: none of the evaluations
-    that follow may find a better one."""
+    that follow may find a better one. A warning says if it cannot be copied."""
     draft = Draft(folder, BEST)
-    with suppress(OSError, shutil.Error):
-        if best.exists() and not draft.final.exists():
-            shutil.copytree(best, draft.path)
-            draft.path.rename(draft.final)
+    if not best.exists() or draft.final.exists():
+        return
+    try:
+        shutil.copytree(best, draft.path)
+        draft.path.rename(draft.final)
+    except OSError:  # copytree's own has a list of reasons
+        draft.abandon()
+        say(f"warning: {best}: cannot be copied to {folder}")
 
 
 def _found(own: Path, find: Callable[[], Path | None] | None) -> Path:

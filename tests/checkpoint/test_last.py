@@ -120,6 +120,27 @@ def test_the_best_model_goes_along(
     assert checkpoint.best_error(tmp_path / "spare" / "mpitrain-run" / "checkpoints") == 1.0
 
 
+def test_a_best_model_that_cannot_go_along_is_told_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nothing is left of the copy."""
+    best, folder, copy = tmp_path / "old" / "best", tmp_path / "new", shutil.copyfile
+    best.mkdir(parents=True)
+    folder.mkdir()
+    for name in ("manifest.json", "state.h5"):
+        (best / name).write_text(name)
+
+    def full(source: Any, to: Any, **more: Any) -> Any:
+        if "state" in str(to):
+            raise OSError(28, "No space left on device")
+        return copy(source, to, **more)
+
+    monkeypatch.setattr(shutil, "copyfile", full)
+    last._take_along(best, folder)
+    assert capsys.readouterr().err == f"mpitrain: warning: {best}: cannot be copied to {folder}\n"
+    assert not list(folder.iterdir())
+
+
 def test_no_room_anywhere_is_one_line(simulated: Callable[..., Any], no_room: list[str], tmp_path: Path) -> None:
     """Which names both places; nothing is left in the second one."""
     (tmp_path / "spare").mkdir()
