@@ -1,4 +1,4 @@
-"""The signals that ask a training or an import to end."""
+"""The signals that ask a training or an import to end, and the exit statuses of trainings."""
 
 import signal
 import threading
@@ -10,6 +10,8 @@ from types import FrameType
 
 NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 STOPPED = 75  # exit status of a run that a signal ended: sysexits' EX_TEMPFAIL, "try again later"
+#: The exit status of a training by its `exit_reason`.
+STATUS = {"finished": 0, "diverged": 1, "incomplete": 1, "stopped": STOPPED, "moved": 1, "deleted": 1}
 ECHO = 10.0  # seconds within which further signals are the first one's echoes; Slurm leaves 30 before it kills
 ECHO_OF_INTERRUPT = 2.0  # the same for SIGINT, which people send
 

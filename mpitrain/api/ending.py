@@ -12,15 +12,13 @@ from mpitrain.flat import on_host
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.records import bottlenecks
 from mpitrain.sampling.means import Losses
-from mpitrain.signals import STOPPED
 from mpitrain.training.context import Session
 
 DIVERGED = 1000.0  # a training whose last epoch's loss reaches this multiple of the first loss has diverged
-STATUS = {"finished": 0, "diverged": 1, "incomplete": 1, "stopped": STOPPED, "moved": 1, "deleted": 1}
 
 
 def ending(session: Session, monitor: MasterMonitor, stopped: bool) -> tuple[str, str]:
-    """How the training ended: a key of STATUS, and the reason unless it is "finished"."""
+    """How the training ended: a key of `signals.STATUS`, and the reason unless it is "finished"."""
     state, left = session.state, "--resume continues" if session.saver else "it left no checkpoint"
     if stopped:
         gone = monitor.journal.gone

@@ -5,7 +5,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from mpitrain.api.ending import STATUS, doubts, ending, needs, next_commands
+from mpitrain.api.ending import doubts, ending, needs, next_commands
 from mpitrain.api.summary import closing_rows, said_before, sha256, summary_of
 from mpitrain.checkpoint import last
 from mpitrain.errors import BadInput, named, say
@@ -15,6 +15,7 @@ from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.recorder import TimeRecorder
 from mpitrain.monitoring.records import summary_text
 from mpitrain.mpi import Traffic
+from mpitrain.signals import STATUS
 from mpitrain.training.context import Session
 
 

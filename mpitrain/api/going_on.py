@@ -15,7 +15,6 @@ from typing import Literal, cast
 import msgspec
 
 from mpitrain import checkpoint
-from mpitrain.api.ending import STATUS
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.shared import share_state
 from mpitrain.api.spares import SPARE
@@ -29,7 +28,7 @@ from mpitrain.monitoring.restarts import ended, restarted
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, of_first
 from mpitrain.mpi.enduring import EnduringCommunicator
-from mpitrain.signals import STOPPED
+from mpitrain.signals import STATUS, STOPPED
 from mpitrain.start import stopped_ranks
 from mpitrain.training.context import Session
 

@@ -1,7 +1,7 @@
 """Open the run folder: its documents and its monitor, and on a resume the checkpoint."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +25,7 @@ from mpitrain.monitoring.evaluations import Evaluations
 from mpitrain.monitoring.journal import FolderJournal
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.progress import Progress
-from mpitrain.monitoring.records import Metrics, records_of
+from mpitrain.monitoring.records import Callback, Metrics, records_of
 from mpitrain.mpi import library
 from mpitrain.protocols.standby import idle_ranks
 from mpitrain.sampling.batch import Samples
@@ -39,7 +39,7 @@ def open_run_folder(
     source: DataSource,
     lease: Lease | None,
     resumed: Path | None,
-    callback: Callable[[Record], BaseException | None] | None,
+    callback: Callback | None,
 ) -> MasterMonitor | None:
     """Rank 0's monitor, which evaluates on the source's held-out parts and calls `callback` with each record; None if
     there is no `lease`. On a resume, load the checkpoint. Bad input leaves the folder unchanged."""

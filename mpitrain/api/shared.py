@@ -21,6 +21,7 @@ from mpitrain.data.validation import Attributes
 from mpitrain.errors import BadInput, say
 from mpitrain.files import Record
 from mpitrain.flat import on_host
+from mpitrain.monitoring.records import Callback
 from mpitrain.mpi import Transport, order
 from mpitrain.mpi.agreement import agreed, of_first
 from mpitrain.sampling.queue import Work
@@ -120,12 +121,11 @@ def _naming(options: TrainOptions) -> RunFolder | None:
     return None
 
 
-def callback_of(
-    transport: Transport, config: Config, options: TrainOptions
-) -> Callable[[Record], BaseException | None] | None:
-    """Calls the function that `run.callback` names, if it does, with a record on rank 0, and returns what that raises.
-    The function may be slow; the random numbers that it draws and the folder that it changes to do not change the
-    training's. Raises BadInput naming the key; a call raises what has become of the other ranks meanwhile."""
+def callback_of(transport: Transport, config: Config, options: TrainOptions) -> Callback | None:
+    """On rank 0, calls the function that `run.callback` names with a record; None if the key is empty.
+
+    The function may be slow. The random numbers that it draws and the folder that it changes to do not change the
+    training's. Raises BadInput naming the key; a call raises Overdue for ranks that have fallen silent meanwhile."""
     key, spec = "run.callback", config.run.callback
     if not spec:
         return None
@@ -134,13 +134,14 @@ def callback_of(
         return None if transport.rank else run_code.choose({key: spec}, _naming(options))[key].function()
 
     function = agreed(transport, read, key)
+    if function is None:
+        return None
 
     def call(record: Record) -> BaseException | None:
         with transport.working(), undisturbed():
             try:
                 with chdir(os.curdir):
-                    if function is not None:
-                        function(record)
+                    function(record)
             except BaseException as error:  # such as asyncio.CancelledError
                 return error
         return None

@@ -19,7 +19,7 @@ from mpitrain.errors import BadInput, named, naming, say, some
 from mpitrain.files import Record, make_numbered
 from mpitrain.monitoring.records import records_of
 from mpitrain.monitoring.restarts import restarted
-from mpitrain.signals import STOPPED
+from mpitrain.signals import STATUS, STOPPED
 
 TRIES = 3  # starts in a row that leave no new checkpoint, after which no more follow
 PAUSE = 1.0  # seconds for the processes of a start to end before the next; five times as long after each one in vain
@@ -160,7 +160,7 @@ def run(options: argparse.Namespace) -> int:
             if status in (2, STOPPED) or (status == 0 and work.ended()):
                 return status
             if after.summary != before.summary:  # a rank that was lost after that changes nothing
-                return {"finished": 0, "stopped": STOPPED}.get(json.loads(after.summary).get("exit_reason"), 1)
+                return STATUS.get(json.loads(after.summary).get("exit_reason"), 1)
             if relay.asked:  # a rank was lost, too, or the signal ended a program of the user's own
                 return STOPPED
             in_vain = in_vain + 1 if after.samples <= before.samples else 0

@@ -18,6 +18,7 @@ from mpitrain.monitoring.tensorboard import EventFile
 from mpitrain.stopwatch import shares
 
 LONGEST_LINE = 1 << 20  # bytes
+Callback = Callable[[Record], BaseException | None]  #: calls the user's function, and returns what it has raised
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class Metrics:
     path: Path
     events: EventFile | None = None
     warn: Callable[[str], None] = print
-    callback: Callable[[Record], BaseException | None] | None = None  # returns what the user's function has raised
+    callback: Callback | None = None
 
     def __post_init__(self) -> None:
         self._refused = self._raised = False

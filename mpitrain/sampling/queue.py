@@ -38,7 +38,7 @@ class Work:
             yield Work(self.epoch, start, min(self.minibatch, self.start + self.count - start), self.minibatch)
 
     def position(self, samples: int) -> int:
-        """Where it starts in the global order of epochs of this many samples: its settings follow from that."""
+        """Its first position in the global order of epochs of this many samples, from which its settings follow."""
         return self.epoch * samples + self.start
 
     def rest(self, used: int) -> "Work":
@@ -95,7 +95,7 @@ class Queue:
         return sum(work.count for work in self.returned) + max(self.total - self.position, 0)
 
     def position_at(self, place: int = 0) -> int:
-        """The position of the sample at a place: also of one that is handed out again, its own."""
+        """The position of the sample at a place. A sample that is handed out again keeps its position."""
         for work in self.returned:
             if place < work.count:
                 return work.position(self.samples) + place

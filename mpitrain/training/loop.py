@@ -107,16 +107,18 @@ class Together(Loop[Work]):
 
     def next_work(self) -> Work | None:
         """The next minibatch of all ranks, of one epoch and one stage; the one after it is read ahead."""
-        queue, schedule = self.state.queue, self.session.schedule
-        self.settings = schedule.at(queue.position_at())
+        queue = self.state.queue
+        self.settings = self.session.schedule.at(queue.position_at())
         self.learning_rate = self.state.rate(self.settings.learning_rate)
-        work = queue.next(self._minibatch(), 1, schedule.until_change(queue.position_at()))
+        work = queue.next(*self._limits())
         if work is not None:
-            following = queue.at(0, self._minibatch(), 1, schedule.until_change(queue.position_at()))
+            following = queue.at(0, *self._limits())
             self.session.learner.expect(each.share(self.part, len(self.ranks)) for each in (work, following) if each)
         return work
 
-    def _minibatch(self) -> int:
-        """Samples of a minibatch of all ranks at this point of the training."""
-        settings = self.session.schedule.at(self.state.queue.position_at())
-        return self.session.config.algorithm.samples_of_step(settings.minibatch, len(self.ranks))
+    def _limits(self) -> tuple[int, int, int]:
+        """Of what is handed out next: the samples of a minibatch of all ranks, one minibatch, and the samples of the
+        stage that are left."""
+        schedule, position = self.session.schedule, self.state.queue.position_at()
+        minibatch = self.session.config.algorithm.samples_of_step(schedule.at(position).minibatch, len(self.ranks))
+        return minibatch, 1, schedule.until_change(position)

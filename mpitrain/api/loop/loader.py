@@ -127,7 +127,7 @@ def _turns(batches: Iterable[Any], part: int, parts: int) -> Iterator[Dealt]:
     left = iter(batches)
     while ours := list(islice(left, parts)):
         counts = [*map(samples_in, ours), *[0] * (parts - len(ours))]
-        yield _dealt(ours[part if part < len(ours) else 0], part, counts)
+        yield _dealt(ours[part] if part < len(ours) else ours[0], part, counts)
 
 
 def samples_in(batch: object) -> int:

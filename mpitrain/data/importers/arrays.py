@@ -92,8 +92,14 @@ def plan(source: str, names: Names, parts: list[str], classes: int | None = None
     notes = list[str]()
     chunks = {part: _chunks(Path(source.replace(PLACE, part)), names.of(part), notes) for part in parts}
     attributes = CorpusPlan.described(f"arrays of {Path(source).name}", classes)
-    sources, shard = (lambda chunk: [Path(chunk.path)]), partial(_shard, classes)
-    return CorpusPlan(names.kind, attributes, chunks, sources, shard, notes=tuple(notes))
+    return CorpusPlan(
+        names.kind,
+        attributes,
+        chunks,
+        lambda chunk: [Path(chunk.path)],
+        partial(_shard, classes),
+        notes=tuple(notes),
+    )
 
 
 def _chunks(path: Path, names: Names, notes: list[str]) -> list[ArrayChunk]:

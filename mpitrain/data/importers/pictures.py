@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 MARGIN = 2  # a JPEG may be decoded at a reduced scale that is still this many times larger than needed
 PIXELS = 1 << 26  # most pixels of an image
-SLENDER = 64  # an image more than so many times as long as wide may have PIXELS also once its shorter side is resized
+SLENDER = 64  # images up to so many times as long as wide may have more than PIXELS once they are resized
 #: What Pillow would run a program for (PostScript), and what it knows only by name, such as shards.
 OTHERS = {"EPS", "BUFR", "GRIB", "HDF5", "MPEG", "WMF"}
 UNEVEN = ("I", "F")  # modes without a known range of values

@@ -168,7 +168,8 @@ class OwnMerged(Centre):
 
     def claim(self, has: int = 0) -> Claimed:
         schedule, queue = self._session.schedule, self._session.state.queue
-        settings, left = schedule.at(queue.position_at()), schedule.until_change(queue.position_at())
+        position = queue.position_at()
+        settings, left = schedule.at(position), schedule.until_change(position)
         period = self._updates.options.period
         self._given = None if self._session.stop.flag else queue.next(settings.minibatch, period, left)
         learning_rate = self._session.state.rate(settings.learning_rate)
