@@ -26,9 +26,10 @@ prepare_cache()  # before anything loads Numba
 
 
 def __getattr__(name: str) -> object:
-    """Import a function of the Python interface when it is used: the command line needs none of them."""
-    if name == "distribute":
-        return resolve_name("mpitrain.api.loop:distribute")
-    if name in ("Trained", "load", "train"):
-        return resolve_name(f"mpitrain.api.python:{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    """Import a function of the Python interface when it is used: the command line needs none of them. MPI is started,
+    so that the rest of a user's program can call it."""
+    places = {"distribute": "api.loop", **dict.fromkeys(("Trained", "load", "train"), "api.python")}
+    if name not in places:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    resolve_name("mpitrain.mpi.process:PROCESS").start()
+    return resolve_name(f"mpitrain.{places[name]}:{name}")

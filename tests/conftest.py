@@ -30,12 +30,14 @@ from mpitrain.__main__ import main
 from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.figures import RankFigures
+from mpitrain.mpi.process import PROCESS
 from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.queue import Queue
 from mpitrain.signals import Stop
 from mpitrain.training.context import Session, fresh
 from mpitrain.training.gradients import Learner, orders_of
 
+PROCESS.start()  # the tests use MPI's errors and statuses
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")  # on a busy machine any example may take long
 settings.register_profile("quick", settings.get_profile("patient"), max_examples=10)

@@ -22,7 +22,7 @@ UNLIMITED = "9223372036854771712"
 
 def test_an_abort_waits_until_the_last_line_is_read() -> None:
     """A launcher's helper that is late on a busy node drops what it has not read when the job ends."""
-    program = "from mpitrain.mpi import abort; print('last words'); abort(3)"
+    program = "from mpitrain.mpi.process import PROCESS; PROCESS.start(); print('last words'); PROCESS.abort(3)"
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
     try:
         assert process.stdout is not None and select.select([process.stdout], [], [], 60)[0]

@@ -33,6 +33,7 @@ def world() -> "EnduringCommunicator | None":
     """All ranks that were started, where they can go on without some of them. Raises BadInput as `require_one_job`."""
     if not tolerant():
         return None
+    PROCESS.start()
     require_one_job()
     return EnduringCommunicator(MPI.COMM_WORLD, Family())
 

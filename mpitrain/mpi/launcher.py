@@ -1,7 +1,7 @@
 """Load and start MPI, and refuse the launcher of another MPI, which starts processes that do not know of each other;
 tell which MPI it is.
 
-Importing this module loads MPI, after the settings that it must find then; `initialise` starts it.
+Importing this module loads MPI; `initialise` starts it.
 """
 
 import ctypes
@@ -14,9 +14,6 @@ import mpi4py
 
 from mpitrain.errors import BadInput
 
-if not Path("/sys/class/infiniband").exists():
-    # Without such a network Open MPI's UCX windows fail in every rank with a line on standard error, then step aside.
-    os.environ.setdefault("OMPI_MCA_osc", "^ucx")
 mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
 warnings.filterwarnings("ignore", message="suspicious MPI execution environment")  # refused below
 
@@ -34,6 +31,9 @@ def initialise() -> None:
     if foreign and not hasattr(ctypes.CDLL(MPI.__file__), "PMIx_Init"):
         raise _foreign_launcher(int(size), "MPI does not hear from it")
     _require_connection()
+    if not Path("/sys/class/infiniband").exists():
+        # Else Open MPI's UCX windows fail in every rank with a line on standard error, then step aside.
+        os.environ.setdefault("OMPI_MCA_osc", "^ucx")
     try:
         start = ctypes.CDLL(MPI.__file__).MPI_Init_thread  # looked for in the library that mpi4py is bound to
     except (OSError, AttributeError):

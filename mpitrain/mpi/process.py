@@ -44,9 +44,16 @@ class Process(Runtime):
     clock, sleep = staticmethod(time.monotonic), staticmethod(time.sleep)
 
     def __init__(self) -> None:
-        """Start MPI. The deadline of the start is looked for in the command line, which is not parsed yet."""
-        self._watchdog = Watchdog(self._end_alone, rank_of(os.environ, 0))
-        self._patience = first_deadline(sys.argv)  # seconds, of the calls that start and end MPI
+        self._watchdog = Watchdog(self._end_alone)
+        self._patience = 0.0  # seconds, of the calls that start and end MPI; 0 before the start
+
+    def start(self) -> None:
+        """Start MPI, if this has not been done. The deadline of the start is looked for in the command line, which is
+        not parsed yet. Raises BadInput if it cannot start here."""
+        if self._patience:
+            return
+        self._watchdog.rank = rank_of(os.environ, 0)
+        self._patience = first_deadline(sys.argv)
         self.warn_of_little_memory()
         with self._watchdog.blocking("MPI_Init", self._patience, LOADING):
             initialise()
@@ -115,7 +122,7 @@ class Process(Runtime):
 
     def finalize(self) -> None:
         """MPI_Finalize, if nothing has ended MPI yet."""
-        if MPI.Is_initialized() and not MPI.Is_finalized():
+        if self._patience and MPI.Is_initialized() and not MPI.Is_finalized():
             # An error here says that another rank is ending the job, and has said why.
             with self.blocking("MPI_Finalize", self._patience), suppress(MPI.Exception):
                 self.together.Barrier()  # without Python's lock, which the next call holds: the watchdog sees it
@@ -141,7 +148,9 @@ class Process(Runtime):
 
 
 def abort_on_exception() -> None:
-    """Make an uncaught exception end the whole job with its traceback; without it the other ranks would hang."""
+    """Make an uncaught exception end the whole job with its traceback; without it the other ranks would hang. Starts
+    MPI."""
+    PROCESS.start()
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         overdue = isinstance(error, Overdue)  # at the start, before there is anything to end together
@@ -177,7 +186,8 @@ class _Refusing:
 
 def end_as_commands_do() -> None:
     """Let a program of the user's that does not catch the BadInput of a function that all its ranks have called end
-    with one line on standard error and status 2, and on several ranks any other exception end the job."""
+    with one line on standard error and status 2, and on several ranks any other exception end the job. Starts MPI."""
+    PROCESS.start()
     if MPI.COMM_WORLD.size > 1:
         abort_on_exception()
     if not isinstance(sys.excepthook, _Refusing):

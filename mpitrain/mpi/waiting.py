@@ -92,6 +92,7 @@ class Member:
         deadline_key: str = Runtime.deadline_key,
     ) -> None:
         if comm is None:
+            PROCESS.start()
             require_one_job()
         runtime.deadline_key = deadline_key
         self.comm: Communicator = comm if comm is not None else MPI.COMM_WORLD

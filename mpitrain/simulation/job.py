@@ -10,6 +10,7 @@ from typing import Any, Generic, TypeVar, cast
 from mpitrain.errors import say
 from mpitrain.mpi import Transport
 from mpitrain.mpi import communicator as interface
+from mpitrain.mpi.process import PROCESS
 from mpitrain.mpi.watchdog import outlasted
 from mpitrain.simulation.communicator import Group, SimulatedCommunicator
 from mpitrain.simulation.network import ClusterNetwork, Wires
@@ -46,6 +47,7 @@ class Job(Generic[T]):
         stops: Mapping[int, Sequence[tuple[float, float]]] = MappingProxyType({}),
         work: Callable[[int, str, float], float] = lambda rank, kind, amount: 0.0,
     ) -> None:
+        PROCESS.start()  # for MPI's statuses and errors
         nodes = [0] * ranks if nodes is None else nodes
         self.scheduler, self.seconds, self.work = Scheduler[T](ranks, stops), seconds, work
         shared = {node: Cores(self.scheduler, ranks if cores is None else cores) for node in nodes}

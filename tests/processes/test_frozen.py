@@ -144,7 +144,7 @@ def test_a_killed_rank_ends_the_job(
     print(f"{algorithm} {phase} {victim}: {seconds:.1f} s")
     assert status != 0 and seconds < KILLED + BUSY, err
     left = {line.split()[1] for record in tmp_path.glob("mpitrain/segments/*/*") for line in record.open()}
-    started = [sys.executable, "-c", "import mpitrain.mpi"]
+    started = [sys.executable, "-c", "from mpitrain.mpi.process import PROCESS; PROCESS.start()"]
     subprocess.run(started, env={**os.environ, "MPI_LOCALRANKID": "0"}, check=True, timeout=120)
     assert not any(map(os.path.exists, left))
     assert not list(tmp_path.glob("mpitrain/segments/*/*"))

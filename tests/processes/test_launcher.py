@@ -22,6 +22,14 @@ def test_a_connection_that_was_not_passed_on_is_one_line(words: tuple[str, ...])
     assert ended.stderr.startswith("mpitrain: PMI_FD = 987: closed") and len(ended.stderr.splitlines()) == 1
 
 
+def test_mpi_is_started_by_what_uses_it() -> None:
+    """Not by an import of this program; by the Python interface at once, since a user's program may call MPI then."""
+    program = "import mpitrain.api.train, mpitrain.mpi as mpi; before = mpi.MPI.Is_initialized()\n"
+    program += "from mpitrain import load; print(before, mpi.MPI.Is_initialized())"
+    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (ended.stdout, ended.stderr) == ("False True\n", "")
+
+
 @pytest.mark.parametrize(
     ("ranks", "rank", "size", "warned"),
     [("16", "0", 64, True), ("16", "1", 64, False), ("16", "0", 2000, False), ("", "0", 0, False)],

@@ -140,7 +140,7 @@ def test_a_job_that_was_killed_with_its_launcher_leaves_nothing_for_long(segment
 
 def test_a_process_without_a_launcher_leaves_nothing(segment: Path, tmp_path: Path) -> None:
     """Open MPI leaves the removal to its launcher's helper, which there is none of."""
-    program = "from mpitrain.mpi import segments; print(*segments.mapped(), sep='\\n')"
+    program = "from mpitrain.mpi.process import *; PROCESS.start(); print(*segments.mapped(), sep='\\n')"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=PATIENCE, check=True)
     assert done.stdout.strip() and not any(map(os.path.exists, done.stdout.split())) and records(tmp_path) == 0
 
@@ -151,7 +151,7 @@ def lines(path: Path) -> list[str]:
 
 def next_start() -> None:
     """The first rank of a node starts and ends."""
-    started = [sys.executable, "-c", "import mpitrain.mpi"]
+    started = [sys.executable, "-c", "from mpitrain.mpi.process import PROCESS; PROCESS.start()"]
     subprocess.run(started, env={**os.environ, "MPI_LOCALRANKID": "0"}, check=True, timeout=PATIENCE)
 
 

@@ -1,6 +1,6 @@
 """The runs of a comparison, by the site's launcher or simulated.
 
-A cluster to simulate is read by `mpitrain simulate` alone, in a process of its own: reading it here would start MPI in
+A cluster to simulate is read by `mpitrain simulate` alone, in a process of its own: reading it here would load MPI in
 the process that starts the others.
 """
 

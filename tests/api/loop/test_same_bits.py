@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
-LOADED = ("torch._dynamo",)
+LOADED = ("torch._dynamo", "mpitrain.api.loop")
 PROGRAM = str(Path(__file__).with_name("same_bits.py"))
 #: With samples that three ranks' minibatches of 24 do not divide.
 TRAININGS = (

@@ -22,7 +22,7 @@ from mpitrain.checkpoint.files import MANIFEST, write_manifest  # noqa: E402
 from mpitrain.errors import BadInput  # noqa: E402
 from mpitrain.files import exchanged  # noqa: E402
 
-LOADED = ("torch._dynamo",)
+LOADED = ("torch._dynamo", "mpitrain.api.loop")
 PROGRAM = str(Path(__file__).with_name("saved.py"))
 IN_STEP = ["allreduce", "block-momentum", "easgd-sync"]
 ALL = [*IN_STEP, "easgd", "sparse-delta"]

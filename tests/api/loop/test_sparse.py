@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[t
 from mpitrain.api.loop.past import part_of  # noqa: E402
 from tests.api.loop.sparse import EPOCHS, MINIBATCH, RATE, SAMPLES  # noqa: E402
 
-LOADED = ("torch._dynamo",)
+LOADED = ("torch._dynamo", "mpitrain.api.loop")
 PROGRAM = str(Path(__file__).with_name("sparse.py"))
 DENSITY, BEYOND = (str(Path(__file__).with_name(f"{name}.py")) for name in ("density", "beyond"))
 SIZE = SAMPLES.shape[1]

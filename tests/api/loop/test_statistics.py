@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
-LOADED = ("torch._dynamo",)
+LOADED = ("torch._dynamo", "mpitrain.api.loop")
 
 
 def test_all_ranks_have_the_mean_of_theirs(launch: Callable[..., Any]) -> None:

@@ -14,7 +14,9 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import mpitrain
 from mpitrain.mpi import MPI
+from mpitrain.mpi.process import PROCESS
 
+PROCESS.start()
 case, *algorithms = sys.argv[1:]
 torch.set_num_threads(1)
 torch.manual_seed(3)
