@@ -110,10 +110,13 @@ def load_kept(checkpoint: Path) -> dict[str, Array]:
 
 
 def load_local(checkpoint: Path, rank: int, state: State, layout: Layout) -> None:
-    """Fill the rank's own part of `state`. Its numbers are not checked. Raises BadInput naming the file."""
+    """Fill the rank's own part of `state`. Its numbers are not checked. Raises BadInput naming the file.
+
+    A vector that the file lacks and that begins at 0, such as a velocity, belongs to a key that was added since then.
+    """
     with opened(checkpoint / file_of(rank)) as file:
         _require_layout(file, layout)
-        _fill(file, state.local)
+        _fill(file, {name: own for name, own in state.local.items() if own.any() or hdf5.has(file, name)})
         state.local_numbers = numbers(file)
 
 
