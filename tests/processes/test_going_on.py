@@ -18,6 +18,16 @@ from tests.cli.test_lost_ranks import LOAD, faults
 from tests.conftest import MPIRUN, Ended, finish, start
 from tests.faults import Fault, program
 
+#: A callback that is still at work when another rank is lost.
+SLOW = """
+from pathlib import Path
+from time import sleep
+
+def note(record):
+    if record["event"] == "evaluate" and not Path("calls").exists():
+        Path("calls").touch()
+        sleep(7)
+"""
 enduring = pytest.mark.usefixtures("open_mpi")
 SAMPLES, EPOCHS, MINIBATCH, DEADLINE = 1438, 4, 16, 5
 KILL, FREEZE, TAU = 9, 19, 10
@@ -202,6 +212,17 @@ def test_a_rank_that_is_lost_after_the_end_changes_nothing(tmp_path: Path) -> No
     trained(tmp_path, 3, "asgd", victim, ended)
     kinds = ("start", "end", "restart", "failed")
     assert [each["event"] for each in records_of(tmp_path / "run" / "metrics.jsonl", *kinds)] == ["end", "start"]
+
+
+@enduring
+@pytest.mark.parametrize(("algorithm", "signal"), [("allreduce", KILL), ("asgd", FREEZE)])
+def test_a_rank_at_work_joins_the_others_when_it_is_done(tmp_path: Path, algorithm: str, signal: int) -> None:
+    """As rank 0 in a slow `run.callback`; the job does not end a second after the loss."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    victim = Fault("thread", ["await calls", f"lose {signal}"], 2)
+    told = trained(tmp_path, 3, algorithm, victim, keys=("run.callback=slow.py:note",))
+    assert told["restarts"] == 1 and told["ranks"] == 2
+    assert len(loaded(tmp_path)) == EPOCHS * SAMPLES
 
 
 @enduring
