@@ -136,7 +136,8 @@ class LostRanks:
         if count >= options.least_ranks:
             return replace(options, spare=self._spare)
         if transport.rank == 0:
-            say(f"run.least_ranks is {options.least_ranks}; --resume {run} continues")
+            then = f"--resume {run} continues" if newest else "there is no checkpoint to continue from"
+            say(f"run.least_ranks is {options.least_ranks}; {then}")
         return STOPPED
 
     def _had(self) -> str:

@@ -238,6 +238,23 @@ def test_fewer_than_the_least_ranks_end_with_what_they_have(tmp_path: Path) -> N
     assert newest is not None and int(newest.name) > 0
 
 
+@enduring
+@pytest.mark.parametrize("least", [1, 3])
+def test_a_pre_training_begins_anew_on_the_ranks_that_are_left(tmp_path: Path, least: int) -> None:
+    """With fewer than the least it ends, and no resume is promised where there is no checkpoint."""
+    step = Fault("mpitrain.training.pretraining.sgd", ["touch calls", "await lost 30"], 0, 20)
+    faulty = program(step, Fault("thread", ["await calls", f"lose {KILL}"], 1))
+    words = keys_of("easgd", "pretraining.method=layerwise", "run.lost_ranks=continue", f"run.least_ranks={least}")
+    command = [str(MPIRUN), "--with-ft", "ulfm", "-n", "3", sys.executable, *faulty, *words, "--out", "run"]
+    ended = finish(start(command, tmp_path), 120)
+    records = [each["layer"] for each in records_of(tmp_path / "run" / "metrics.jsonl", "pretraining")]
+    if least == 1:
+        assert ended.status == 0 and records[:3] == [3, 2, 1], ended.err  # the last one first
+    else:
+        assert ended.status == STOPPED
+        assert "run.least_ranks is 3; there is no checkpoint to continue from" in ended.err
+
+
 def test_an_mpi_that_ends_with_its_ranks_is_refused(launch: Callable[..., Ended]) -> None:
     """One line, and status 2, where mpirun was not told to tolerate faults."""
     ended = launch(2, "--set", "run.lost_ranks=continue")
