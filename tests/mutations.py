@@ -368,8 +368,8 @@ MUTATIONS = [
     Mutation(
         "an adapted threshold is not restored",
         f"{PEERS}/peer.py",
-        'numbers.setdefault("threshold", options.threshold)',
-        'numbers["threshold"] = options.threshold',
+        'if not (options.target_density and "threshold" in numbers):',
+        "if True:",
         "sparse-delta",
     ),
     Mutation(

@@ -9,6 +9,7 @@ import signal
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from pathlib import Path
 from typing import Literal, cast
 
@@ -59,6 +60,7 @@ def prepare_for_loss(session: Session) -> None:
     """Give all ranks what they need if another one is lost. Collective."""
     transport, saver = session.transport, session.saver
     session.began = transport.clock()
+    transport.runtime.grace = inf  # a rank at work joins the others when it is done
     # The rank that is the first after a loss writes a checkpoint, with these documents.
     documents = transport.broadcast(msgspec.json.encode(dict(saver.documents) if saver else {}), "the documents")
     if saver is not None:
@@ -134,7 +136,8 @@ class LostRanks:
         if count >= options.least_ranks:
             return replace(options, spare=self._spare)
         if transport.rank == 0:
-            say(f"run.least_ranks is {options.least_ranks}; --resume {run} continues")
+            then = f"--resume {run} continues" if newest else "there is no checkpoint to continue from"
+            say(f"run.least_ranks is {options.least_ranks}; {then}")
         return STOPPED
 
     def _had(self) -> str:

@@ -35,11 +35,16 @@ def _require_order(session: Session, before: Config) -> None:
     within = bool(queue.returned or queue.position % queue.samples)
     if not within or before.algorithm.independent or now.algorithm.independent:
         return
-    seed = before.training.seed != now.training.seed
-    if seed or before.algorithm.chunked != now.algorithm.chunked:
-        at = f"{session.state.trained / queue.samples:.2f}"
-        why = f"samples cannot get another order within an epoch, and the newest checkpoint is in one ({at})"
-        raise BadInput(f"{'training.seed' if seed else 'algorithm.sampling'}: {why}")
+    changed = {
+        "training.seed": (before.training.seed, now.training.seed),
+        "algorithm.sampling": (bool(before.algorithm.chunked), bool(now.algorithm.chunked)),
+        "algorithm.loaders, algorithm.chunk": (before.algorithm.chunked, now.algorithm.chunked),
+    }
+    for key, (then, wanted) in changed.items():
+        if then != wanted:
+            at = f"{session.state.trained / queue.samples:.2f}"
+            why = f"samples cannot get another order within an epoch, and the newest checkpoint is in one ({at})"
+            raise BadInput(f"{key}: {why}")
 
 
 def _begin_anew(session: Session, then: Algorithm, resumed: Path) -> None:

@@ -89,13 +89,14 @@ def load_state(checkpoint: Path, state: State, layout: Layout) -> None:
         _require_layout(file, layout)
         if "average" in state.beside:  # if the checkpoint has no average, it begins at θ, not at the initial weights
             fill(state.beside["average"], vector(file, "theta", state.theta)[:])
-        there = {name: found for name, found in state.beside.items() if hdf5.has(file, name)}
-        _fill(file, {"theta": state.theta, **there})
+        # If it lacks some, as that of another optimizer does, all begin here: they count their steps from one place.
+        whole = all(hdf5.has(file, name) for name in state.beside)
+        _fill(file, {"theta": state.theta, **(state.beside if whole else {})})
         past = checked(numbers(file), MasterNumbers)
         if (samples := past.samples) != state.queue.samples:
             raise BadInput(f"{path}: was trained on {samples} samples, data.path has another number")
         state.restore(past)
-        if len(there) < len(state.beside):  # the checkpoint lacks some, as that of another optimizer
+        if not whole:
             state.began = state.index
         for work in _ranges(file, samples):
             state.queue.give_back(work)
@@ -110,10 +111,13 @@ def load_kept(checkpoint: Path) -> dict[str, Array]:
 
 
 def load_local(checkpoint: Path, rank: int, state: State, layout: Layout) -> None:
-    """Fill the rank's own part of `state`. Its numbers are not checked. Raises BadInput naming the file."""
+    """Fill the rank's own part of `state`. Its numbers are not checked. Raises BadInput naming the file.
+
+    A vector that the file lacks and that begins at 0, such as a velocity, belongs to a key that was added since then.
+    """
     with opened(checkpoint / file_of(rank)) as file:
         _require_layout(file, layout)
-        _fill(file, state.local)
+        _fill(file, {name: own for name, own in state.local.items() if own.any() or hdf5.has(file, name)})
         state.local_numbers = numbers(file)
 
 

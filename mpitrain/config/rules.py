@@ -27,19 +27,22 @@ FIRST: Record = {"warmup": "5%", "clip_norm": 1.5}
 def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Config:
     """The configuration of a TOML file with `key.path=value` overrides. Raises BadInput naming the file or the key.
 
-    A `resumed` run may continue with another algorithm, which has its own defaults instead of the former options, or
-    with another preset, which has its own values instead of the former one's. It keeps what it has chosen for "auto"
-    if an override says "auto" again, as when the command that started it is repeated to continue it.
+    A `resumed` run may continue with another algorithm or optimizer, which has its own defaults instead of the former
+    options, or with another preset, which has its own values instead of the former one's. It keeps what it has chosen
+    for "auto" if an override says "auto" again, as when the command that started it is repeated to continue it.
     """
     table = read_toml(path) if path else {}
     if resumed:
         if not _key(table, "name"):
             raise BadInput(f"{path}: is incomplete: it names no algorithm")
-        said = with_keys({}, overrides)
+        said = _with_optimizer(with_keys({}, overrides))
         if _key(said, "name") not in (None, _key(table, "name")):
             del table["algorithm"]
         elif _key(said, "preset") not in (None, _key(table, "preset")):
             table = _without_preset(table)
+        algorithm, chosen = table.get("algorithm"), _key(said, "optimizer", "name")
+        if isinstance(algorithm, dict) and chosen not in (None, _key(table, "optimizer", "name")):
+            algorithm.pop("optimizer", None)
         again = {f"{key}=auto" for key in CHOSEN}
         overrides = [override for override in overrides if re.sub(r"[\s\"']", "", override) not in again]
     table = with_keys(table, overrides)
@@ -48,10 +51,12 @@ def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Conf
     return resolve(table)
 
 
-def _key(table: Record, key: str) -> object:
-    """The value of a key of [algorithm]; None if it is not given."""
-    algorithm = table.get("algorithm")
-    return algorithm.get(key) if isinstance(algorithm, dict) else None
+def _key(table: Record, *keys: str) -> object:
+    """The value of a key of [algorithm], or of a table in it; None if it is not given."""
+    found: object = table.get("algorithm")
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
 
 
 def _without_preset(table: Record) -> Record:

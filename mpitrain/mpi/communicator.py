@@ -140,6 +140,8 @@ class Runtime(Protocol):
     probes: int = 1  #: how many probes in a row it takes to find a message that has come
     threads: int = 0  #: how many threads compute for a rank; 0: as the configuration and the machine say
     deadline_key: str = "run.deadline"  #: what a user sets the deadline by
+    #: Seconds for a rank at work that has heard of a fault to end its work, before the job ends.
+    grace: float = 1.0
     witness: Witness | None = None  #: gives the recorded events if a training is replayed
 
     def once(self, what: str, make: Callable[[], T]) -> T:

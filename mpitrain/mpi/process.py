@@ -82,7 +82,7 @@ class Process(Runtime):
     def working(self, beat: Callable[[], None], step: float) -> AbstractContextManager[object]:
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:  # by whoever started MPI before
             return nullcontext()
-        return self._watchdog.working(beat, step)
+        return self._watchdog.working(beat, step, self.grace)
 
     @staticmethod
     def allocate(size: int, communicator: Communicator, shared: bool) -> Window:

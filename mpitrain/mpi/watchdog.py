@@ -21,7 +21,6 @@ from mpitrain.mpi.communicator import Runtime
 from mpitrain.start import stopped_ranks
 
 STEPS, LONGEST = 20, 1.0  # steps in a deadline, and the longest of them in seconds
-GRACE = 1.0  # seconds for a rank at work to hear of a fault and to end the job itself
 
 
 def outlasted(rank: int, call: str, deadline: float, key: str, stopped: Sequence[int] = ()) -> str:
@@ -71,13 +70,13 @@ class Blocking:
 
 class Working:
     """Context of work in which the rank calls no MPI: the thread calls `beat` every `step` seconds. An error of `beat`
-    is raised at the end of the work; if that does not come soon, the job ends.
+    is raised at the end of the work; if that does not come within `grace` seconds, the job ends.
 
     Within another such context it changes nothing.
     """
 
-    def __init__(self, dog: "Watchdog", beat: Callable[[], None], step: float) -> None:
-        self._dog, self._beat, self.step = dog, beat, step
+    def __init__(self, dog: "Watchdog", beat: Callable[[], None], step: float, grace: float) -> None:
+        self._dog, self._beat, self.step, self._grace = dog, beat, step, grace
         self._error: Exception | None = None
         self._since = 0.0
 
@@ -100,7 +99,7 @@ class Working:
                 self._beat()
             except Exception as error:
                 self._error, self._since = error, seconds
-        return str(self._error) if self._error is not None and seconds - self._since > GRACE else ""
+        return str(self._error) if self._error is not None and seconds - self._since > self._grace else ""
 
 
 class Watchdog:
@@ -121,10 +120,10 @@ class Watchdog:
         self._start()
         return Blocking(self, name, deadline, patience, goes_on)
 
-    def working(self, beat: Callable[[], None], step: float) -> Working:
+    def working(self, beat: Callable[[], None], step: float, grace: float = Runtime.grace) -> Working:
         """Context of work without calls of MPI."""
         self._start()
-        return Working(self, beat, step)
+        return Working(self, beat, step, grace)
 
     def begin(self, task: Working) -> None:
         """Watch this work from now on."""

@@ -80,6 +80,14 @@ def test_vectors_that_a_checkpoint_lacks_begin_where_it_was_made(tmp_path: Path)
     assert (again.index, again.began) == (9, 7)
 
 
+def test_vectors_of_which_a_checkpoint_lacks_one_begin_together(tmp_path: Path) -> None:
+    """A mean of squares, corrected for its start at 0, where `asgd` with gap-aware penalties gets a momentum."""
+    saved = State(np.zeros(17), Queue(100, 1000), index=7, beside={"squares": np.ones(17)})
+    state = State(np.zeros(17), Queue(100, 1000), beside={name: np.zeros(17) for name in ("velocity", "squares")})
+    checkpoint.load_state(save(tmp_path, saved), state, LAYOUT)
+    assert state.began == 7 and not state.beside["squares"].any()
+
+
 def test_everything_comes_back(tmp_path: Path) -> None:
     """Vectors to the bit, counters, and the ranges in flight beside the returned ones."""
     saved = filled(1, 36)

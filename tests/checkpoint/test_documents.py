@@ -107,6 +107,21 @@ def test_another_algorithm_starts_at_the_centre(
     assert json.loads((tmp_path / "run/summary.json").read_text())["samples"] == 2 * 1438
 
 
+@pytest.mark.parametrize(
+    ("name", "key"),
+    [("admm", "delta=0.5"), ("block-momentum", "top_k=64"), ("sparse-delta", "momentum=0.5")],
+)
+def test_a_vector_that_a_key_adds_begins_at_0(
+    simulated: Callable[..., Any], tmp_path: Path, name: str, key: str
+) -> None:
+    """A velocity, or what ranks have not sent: the ranks' pieces of the checkpoint do not have it."""
+    common = ("--set", "run.evaluate_every=0", "--set", "training.epochs=1", "--out", "run")
+    assert simulated(3, "--set", f"algorithm.name={name}", *common).status == 0
+    ended = simulated(3, *resume(f"algorithm.{key}", "training.epochs=2"))
+    assert ended.status == 0, ended.err
+    assert json.loads((tmp_path / "run/summary.json").read_text())["samples"] == 2 * 1438
+
+
 def test_an_average_that_the_checkpoint_lacks_begins_at_its_parameters(
     simulated: Callable[..., Any], run: Path
 ) -> None:

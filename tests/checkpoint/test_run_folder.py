@@ -84,13 +84,15 @@ def test_the_folder_of_a_living_run_is_refused_and_that_of_a_killed_one_is_not(
 
 def test_a_run_keeps_its_configuration_and_says_so(tmp_path: Path, launch: Callable[..., Any]) -> None:
     """Where the file that it began with is given again, changed; not of what --set asks for, or a run has chosen."""
-    text = 'algorithm.name = "sgd"\ntraining.epochs = 1\nrun.deadline = 100\nmodel.backend = "auto"\n'
+    text = 'algorithm.name = "sgd"\ntraining.optimizer = "momentum"\ntraining.epochs = 1\nrun.deadline = 100\n'
+    text += 'model.backend = "auto"\n'
     (tmp_path / "net.toml").write_text(text)
-    words = ("net.toml", "--continue", "run", *SHORT)
+    words = ("net.toml", "--continue", "run", "--set", "run.progress=none")
     assert "warning" not in launch(1, *words).err + launch(1, *words, "--set", "training.epochs=2").err
-    (tmp_path / "net.toml").write_text(text.replace("100", "200"))
+    (tmp_path / "net.toml").write_text(text.replace("100", "200").replace('"momentum"', '"adamw"'))
     told = launch(1, *words, "--set", "training.epochs=3")
-    line = "mpitrain: warning: net.toml: the run keeps its own run.deadline; --set changes them\n"
+    kept = "algorithm.optimizer.name, run.deadline"
+    line = f"mpitrain: warning: net.toml: the run keeps its own {kept}; --set changes them\n"
     assert told.status == 0 and line in told.err
     assert "deadline = 100" in (tmp_path / "run" / "config.toml").read_text()
 

@@ -170,6 +170,23 @@ def test_another_preset_on_a_resume_is_as_in_a_new_run(tmp_path: Path, first: tu
     assert configuration.load(path, [f"algorithm.preset={preset}"], resumed=True) == configuration.load(path, [])
 
 
+@pytest.mark.parametrize("key", ["training.optimizer", "algorithm.optimizer.name"])
+@pytest.mark.parametrize("name", ["sgd", "easgd"])
+def test_another_optimizer_on_a_resume_has_its_own_options(tmp_path: Path, key: str, name: str) -> None:
+    """Not those of the former one, of which it has none; by either of the keys that name it."""
+    path = tmp_path / "config.toml"
+    first = configuration.load(None, [f"algorithm.name={name}", "training.optimizer=momentum"])
+    path.write_text(configuration.to_toml(first))
+    again = configuration.load(path, [f"{key}=adamw", "algorithm.optimizer.beta1=0.8"], resumed=True).algorithm
+    assert (
+        again
+        == configuration.load(
+            None, [f"algorithm.name={name}", f"{key}=adamw", "algorithm.optimizer.beta1=0.8"]
+        ).algorithm
+    )
+    assert configuration.load(path, [f"{key}=momentum"], resumed=True).algorithm == first.algorithm
+
+
 def test_a_bad_file_is_named(tmp_path: Path) -> None:
     """Missing, and not TOML."""
     with pytest.raises(BadInput, match=r"none\.toml"):

@@ -18,6 +18,16 @@ from tests.cli.test_lost_ranks import LOAD, faults
 from tests.conftest import MPIRUN, Ended, finish, start
 from tests.faults import Fault, program
 
+#: A callback that is still at work when another rank is lost.
+SLOW = """
+from pathlib import Path
+from time import sleep
+
+def note(record):
+    if record["event"] == "evaluate" and not Path("calls").exists():
+        Path("calls").touch()
+        sleep(7)
+"""
 enduring = pytest.mark.usefixtures("open_mpi")
 SAMPLES, EPOCHS, MINIBATCH, DEADLINE = 1438, 4, 16, 5
 KILL, FREEZE, TAU = 9, 19, 10
@@ -205,6 +215,17 @@ def test_a_rank_that_is_lost_after_the_end_changes_nothing(tmp_path: Path) -> No
 
 
 @enduring
+@pytest.mark.parametrize(("algorithm", "signal"), [("allreduce", KILL), ("asgd", FREEZE)])
+def test_a_rank_at_work_joins_the_others_when_it_is_done(tmp_path: Path, algorithm: str, signal: int) -> None:
+    """As rank 0 in a slow `run.callback`; the job does not end a second after the loss."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    victim = Fault("thread", ["await calls", f"lose {signal}"], 2)
+    told = trained(tmp_path, 3, algorithm, victim, keys=("run.callback=slow.py:note",))
+    assert told["restarts"] == 1 and told["ranks"] == 2
+    assert len(loaded(tmp_path)) == EPOCHS * SAMPLES
+
+
+@enduring
 def test_fewer_than_the_least_ranks_end_with_what_they_have(tmp_path: Path) -> None:
     """The status is that of a training to be continued; what the ranks had is saved."""
     faulty = program(*faults("training", 2, KILL))
@@ -215,6 +236,23 @@ def test_fewer_than_the_least_ranks_end_with_what_they_have(tmp_path: Path) -> N
     assert "run.least_ranks is 4; --resume run continues" in ended.err
     newest, _ = checkpoint.newest(tmp_path / "run" / "checkpoints")
     assert newest is not None and int(newest.name) > 0
+
+
+@enduring
+@pytest.mark.parametrize("least", [1, 3])
+def test_a_pre_training_begins_anew_on_the_ranks_that_are_left(tmp_path: Path, least: int) -> None:
+    """With fewer than the least it ends, and no resume is promised where there is no checkpoint."""
+    step = Fault("mpitrain.training.pretraining.sgd", ["touch calls", "await lost 30"], 0, 20)
+    faulty = program(step, Fault("thread", ["await calls", f"lose {KILL}"], 1))
+    words = keys_of("easgd", "pretraining.method=layerwise", "run.lost_ranks=continue", f"run.least_ranks={least}")
+    command = [str(MPIRUN), "--with-ft", "ulfm", "-n", "3", sys.executable, *faulty, *words, "--out", "run"]
+    ended = finish(start(command, tmp_path), 120)
+    records = [each["layer"] for each in records_of(tmp_path / "run" / "metrics.jsonl", "pretraining")]
+    if least == 1:
+        assert ended.status == 0 and records[:3] == [3, 2, 1], ended.err  # the last one first
+    else:
+        assert ended.status == STOPPED
+        assert "run.least_ranks is 3; there is no checkpoint to continue from" in ended.err
 
 
 def test_an_mpi_that_ends_with_its_ranks_is_refused(launch: Callable[..., Ended]) -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from math import inf
 
 import pytest
 
@@ -105,6 +106,16 @@ def test_a_rank_whose_work_goes_on_ends_though() -> None:
         while not steps.ended and time.monotonic() < end:
             time.sleep(0.01)
     assert steps.ended == ["rank 0: waited 10 s for rank 1"]
+
+
+def test_a_rank_that_the_others_wait_for_ends_its_work_first() -> None:
+    """However long that takes, where the others go on without a lost rank and wait for it."""
+    steps = Steps()
+    dog = Watchdog(steps.ended.append, sleep=steps.sleep)
+    with pytest.raises(Overdue, match="for rank 1"), dog.working(Beats(3), 1.0, inf):
+        assert steps.asleep.acquire(timeout=60)
+        steps.take(20)
+    assert not steps.ended
 
 
 #: A rank that stands still in a blocking call, in the place of one whose peer is frozen.

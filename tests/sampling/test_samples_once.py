@@ -176,7 +176,7 @@ def test_an_epoch_keeps_its_order(simulated: Callable[..., Any], tmp_path: Path)
     assert simulated(2, *words, "--set", "training.epochs=0.4", "--out", "run").status == 0
     for key, change in (
         ("training.seed", "training.seed=2"),
-        ("algorithm.sampling", "algorithm.loaders=3"),
+        ("algorithm.loaders, algorithm.chunk", "algorithm.loaders=3"),
         ("algorithm.sampling", "algorithm.name=allreduce"),
     ):
         ended = simulated(2, "--resume", "run", "--set", "training.epochs=1", "--set", change)

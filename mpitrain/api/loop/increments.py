@@ -109,7 +109,8 @@ class Increments(Method):
             np.copyto(self._counts, counts)
             restore_weights(self._counts, self._theta)
             np.copyto(self._compressor.residual, residual)
-            self._numbers["threshold"] = numbers.threshold
+            if self._options.target_density:  # else the threshold is fixed
+                self._numbers["threshold"] = numbers.threshold
             self._start_from_replica()
 
         return apply

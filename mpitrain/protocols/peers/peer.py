@@ -190,7 +190,8 @@ class Peer(Trainer):
 def _compressor(session: Session, options: SparseDelta) -> Compressor:
     """A compressor that emits the largest entries of chunks, or what exceeds a threshold."""
     residual, numbers, device = session.state.local["residual"], session.state.local_numbers, session.device
-    numbers.setdefault("threshold", options.threshold)
+    if not (options.target_density and "threshold" in numbers):  # else it is what it has been adapted to
+        numbers["threshold"] = options.threshold
     if options.top_k:
         return largest(session, residual, options.top_k, options.chunk, options.bits, options.codec)
     target = 0.0 if device.phantom else options.target_density

@@ -208,6 +208,25 @@ def test_within_an_epoch_with_another_seed() -> None:
         ranks.load("kept")
 
 
+def test_the_threshold_is_what_the_loop_asks_for_now() -> None:
+    """Where it is not adapted; a step by 0.3 stays in the residual of one with 0.5."""
+    model = nn.Linear(1, 1, bias=False)
+    optimizer = torch.optim.SGD(model.parameters(), 0.3)
+    for threshold, moved in ((0.5, 0.0), (0.25, 0.25)):
+        nn.init.zeros_(model.weight)
+        keys = {"threshold": threshold, "target_density": 0, "bits": 1}
+        with mpitrain.distribute(model, optimizer, "sparse-delta", **keys) as ranks:
+            if moved:
+                ranks.load("kept")
+            else:
+                ranks.save("kept")
+            for _ in ranks.share([torch.zeros(1)]):
+                optimizer.zero_grad()
+                (-model.weight.sum()).backward()
+                optimizer.step()
+        assert model.weight.item() == moved
+
+
 def test_what_cannot_be_saved() -> None:
     model = network()
     optimizer = adam(model)

@@ -186,6 +186,19 @@ def test_another_algorithms_run_is_taken_up(simulated: Callable[..., Any], tmp_p
     assert summary(tmp_path / "run")["replicas_identical"] is True
 
 
+@pytest.mark.parametrize(("adapted", "first"), [("", 1.0), ("algorithm.target_density=0.01", 2.0)])
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_a_resumed_run_has_the_threshold_that_it_is_given(
+    simulated: Callable[..., Any], tmp_path: Path, ranks: int, adapted: str, first: float
+) -> None:
+    """Not the one of the checkpoint, be it fixed or adapted to a density that is not aimed at any more."""
+    keys = [word for key in filter(None, (f"algorithm.threshold={first}", adapted)) for word in ("--set", key)]
+    assert simulated(2, *PEERS, *QUIET, *keys, "--set", "training.epochs=1", "--out", "run").status == 0
+    now = ("--set", "algorithm.target_density=0", "--set", "algorithm.threshold=0.5")
+    assert simulated(ranks, "--resume", "run", *now, "--set", "training.epochs=2").status == 0
+    assert summary(tmp_path / "run")["threshold"] == 0.5
+
+
 @pytest.mark.usefixtures("no_gpu")
 def test_what_is_left_of_a_training_keeps_its_place_beside_a_rank_without_a_turn(
     simulated: Callable[..., Any], tmp_path: Path
