@@ -122,7 +122,7 @@ def _ready(
         "the run folder",
     )
     layout = session.network.layout
-    session.saver, session.resumed = coordination.share(
+    session.saver, session.resumed, session.token = coordination.share(
         session.saver, session.resumed, transport, layout, config.run.checkpoints_kept, config.run.deadline
     )
     if options.resume:
