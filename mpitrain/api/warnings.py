@@ -84,7 +84,11 @@ def of_keys(session: Session) -> Iterator[str]:
     if said := session.transport.runtime.pace.said:
         yield said
     yield from of_loops()
-    run = session.config.run
+    run, algorithm = session.config.run, session.config.algorithm
+    if run.exchange in ("shared", "one-sided") and not algorithm.has_master:
+        yield f"run.exchange = {run.exchange!r}: has no effect, {name_of(algorithm)} has no server"
+    if run.gradient_statistics and algorithm.divides:
+        yield f"run.gradient_statistics: has no effect, {name_of(algorithm)} has no gradient that is whole"
     if run.record_order and session.resumed is not None:
         yield "run.record_order: only from its start a training can be replayed: no more of this one is recorded"
     if session.device.name == "cpu" and not session.transport.runtime.simulated:

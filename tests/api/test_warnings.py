@@ -54,6 +54,23 @@ def test_more_threads_than_cores(launch: Callable[..., Any]) -> None:
     assert not list(warnings.of_threads(2, 2)) and "run.threads=2" in next(warnings.of_threads(3, 2))
 
 
+@pytest.mark.parametrize(
+    ("name", "setting", "warned"),
+    [
+        ("allreduce", "run.exchange=shared", "run.exchange = 'shared': has no effect, allreduce has no server"),
+        ("hybrid", "run.gradient_statistics=true", "run.gradient_statistics: has no effect, hybrid has no gradient"),
+        ("asgd", "run.exchange=one-sided", ""),
+        ("allreduce", "run.exchange=messages", ""),
+    ],
+)
+def test_keys_that_change_nothing(simulated: Callable[..., Any], name: str, setting: str, warned: str) -> None:
+    """One line says so."""
+    words = ("--set", f"algorithm.name={name}", "--set", "training.epochs=0.1", "--set", "run.evaluate_every=0")
+    ended = simulated(2, *words, "--set", setting)
+    assert ended.status == 0 and f"warning: {warned}" * bool(warned) in ended.out
+    assert ended.out.count("warning: run.") == bool(warned)
+
+
 def test_loops_that_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not list(warnings.of_loops())
     monkeypatch.setattr(numba.config, "DISABLE_JIT", 1)
