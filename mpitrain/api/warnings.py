@@ -15,7 +15,7 @@ from mpitrain.checkpoint.draft import SPARE
 from mpitrain.checkpoint.files import folders
 from mpitrain.data.normalising import UNNORMALISED
 from mpitrain.data.origin import Origin
-from mpitrain.errors import some
+from mpitrain.errors import named, some
 from mpitrain.files import Record
 from mpitrain.sampling.stages import Schedule
 from mpitrain.start import THREADS
@@ -55,6 +55,19 @@ def of_room(session: Session, run: Path) -> Iterator[str]:
                 f"{run}: the disk has {free / 1e6:,.1f} MB left, {count} more checkpoints and the best model need "
                 f"{needed / 1e6:,.1f} MB (run.checkpoints_kept = {kept})"
             )
+
+
+def of_unseen_folder(session: Session) -> list[str]:
+    """Warn of ranks that do not see the run folder, where each has a part of every checkpoint. Collective."""
+    transport = session.transport
+    if session.saver is None or transport.runtime.simulated or not session.config.algorithm.own_vectors():
+        return []
+    run = session.saver.folder.parent
+    with transport.working():
+        texts = transport.gather_texts("" if run.is_dir() else "unseen", "the run folder")
+    unseen = named([rank for rank, text in enumerate(texts) if text])
+    why = "no checkpoint is written before the end, and that one lacks their own vectors; all nodes should share it"
+    return [f"{run}: not seen by {unseen}: {why}"] if any(texts) else []
 
 
 def of_resume(session: Session, before: Record | None) -> Iterator[str]:

@@ -2,6 +2,9 @@
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -31,6 +34,19 @@ def test_what_is_probably_not_intended(
     schedule = configuration.load(None, settings).schedule(100)
     found = list(warnings.of_data(schedule, counts, measured))
     assert len(found) == len(warned) and all(map(str.startswith, found, warned)), found
+
+
+@pytest.mark.parametrize(("algorithm", "warned"), [("sparse-delta", True), ("asgd", False)])
+def test_a_run_folder_on_one_node_alone(algorithm: str, warned: bool, tmp_path: Path) -> None:
+    """As in /tmp: every checkpoint waited `run.deadline` for the other ranks' parts, and failed."""
+    real = SimpleNamespace(simulated=0)
+    gathered = ["", "unseen", "unseen"]
+    transport = SimpleNamespace(runtime=real, working=nullcontext, gather_texts=lambda own, what: gathered)
+    config = configuration.load(None, [f"algorithm.name={algorithm}"])
+    saver = SimpleNamespace(folder=tmp_path / "checkpoints")
+    session: Any = SimpleNamespace(config=config, saver=saver, transport=transport)
+    lines = warnings.of_unseen_folder(session)
+    assert [line.split(": no checkpoint")[0] for line in lines] == [f"{tmp_path}: not seen by ranks 1, 2"] * warned
 
 
 def test_threads_that_are_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
