@@ -226,6 +226,7 @@ def arguments(command: argparse.ArgumentParser) -> list[tuple[str, str]]:
             continue
         shown = action.metavar or ("{" + ",".join(map(str, action.choices)) + "}" if action.choices else "")
         shown = shown or (action.dest.upper() if action.nargs != 0 else "")
+        shown += " ..." if action.nargs in ("+", "*") else ""
         names = ", ".join(action.option_strings)
         rows.append((f"`{f'{names} {shown}'.strip() if names else shown}`", action.help or ""))
     return rows

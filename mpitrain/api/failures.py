@@ -6,6 +6,7 @@ from pathlib import Path
 from threading import Thread
 
 from mpitrain.checkpoint.files import REPLACED, folders
+from mpitrain.checkpoint.lease import token_of
 from mpitrain.errors import BadInput, Overdue, RankLost, TrainingFailed, WireError, first_line, printable
 from mpitrain.monitoring.records import append
 from mpitrain.mpi.agreement import others_see
@@ -40,7 +41,8 @@ def failures_recorded(session: Session) -> Iterator[None]:
 
 
 def _record(session: Session, text: str, silent: Sequence[int] = ()) -> None:
-    if session.saver is not None:
+    # A rank that was cut off from the others may fail when they have started again, in the same folder.
+    if session.saver is not None and token_of(session.saver.folder.parent) in (session.token, ""):
         append(session.saver.folder.parent / "metrics.jsonl", "failed", text=printable(text), silent=silent)
 
 

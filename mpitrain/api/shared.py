@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import tomllib
 from collections.abc import Callable, Sequence
 from contextlib import chdir, suppress
@@ -11,7 +12,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
-from mpitrain import checkpoint
+from mpitrain import __version__, checkpoint
 from mpitrain import config as configuration
 from mpitrain.api.options import TrainOptions
 from mpitrain.checkpoint.state import MasterNumbers, State, checked
@@ -61,7 +62,8 @@ def _verified(run: Path, must: bool) -> Path | None:
 
 
 def shared_config(transport: Transport, options: TrainOptions) -> Config:
-    """The resolved configuration, from the files that rank 0 reads. Raises BadInput on all ranks."""
+    """The resolved configuration, from the files that rank 0 reads. Raises BadInput on all ranks, and on ranks with
+    another version of the program than rank 0's."""
 
     def read() -> bytes:
         if options.whole:
@@ -76,7 +78,11 @@ def shared_config(transport: Transport, options: TrainOptions) -> Config:
             config = at_home(config, run)
         return configuration.to_toml(config).encode()
 
-    told = of_first(transport, read, "the configuration").decode()
+    told = of_first(transport, lambda: f"{__version__}\n".encode() + read(), "the configuration").decode()
+    version, _, told = told.partition("\n")
+    if version != __version__:  # whose messages or arithmetic may differ
+        at = f"rank {transport.rank} on {socket.gethostname()}"
+        raise BadInput(f"{at}: has mpitrain {__version__}, rank 0 {version}: install one version on all nodes")
     return transport.runtime.once("the configuration", lambda: configuration.resolve(tomllib.loads(told)))
 
 

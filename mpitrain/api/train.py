@@ -16,6 +16,7 @@ from threadpoolctl import threadpool_limits
 
 from mpitrain import __version__
 from mpitrain import config as configuration
+from mpitrain.api import warnings
 from mpitrain.api.computing import chosen
 from mpitrain.api.failures import failures_recorded
 from mpitrain.api.finish import finish
@@ -122,9 +123,11 @@ def _ready(
         "the run folder",
     )
     layout = session.network.layout
-    session.saver, session.resumed = coordination.share(
+    session.saver, session.resumed, session.token = coordination.share(
         session.saver, session.resumed, transport, layout, config.run.checkpoints_kept, config.run.deadline
     )
+    for line in warnings.of_unseen_folder(session):
+        session.journal.warn(line)
     if options.resume:
         share_checkpoint(session)
     if session.goes_on:

@@ -15,7 +15,7 @@ from mpitrain.checkpoint.draft import SPARE
 from mpitrain.checkpoint.files import folders
 from mpitrain.data.normalising import UNNORMALISED
 from mpitrain.data.origin import Origin
-from mpitrain.errors import some
+from mpitrain.errors import named, some
 from mpitrain.files import Record
 from mpitrain.sampling.stages import Schedule
 from mpitrain.start import THREADS
@@ -57,6 +57,19 @@ def of_room(session: Session, run: Path) -> Iterator[str]:
             )
 
 
+def of_unseen_folder(session: Session) -> list[str]:
+    """Warn of ranks that do not see the run folder, where each has a part of every checkpoint. Collective."""
+    transport = session.transport
+    if session.saver is None or transport.runtime.simulated or not session.config.algorithm.own_vectors():
+        return []
+    run = session.saver.folder.parent
+    with transport.working():
+        texts = transport.gather_texts("" if run.is_dir() else "unseen", "the run folder")
+    unseen = named([rank for rank, text in enumerate(texts) if text])
+    why = "no checkpoint is written before the end, and that one lacks their own vectors; all nodes should share it"
+    return [f"{run}: not seen by {unseen}: {why}"] if any(texts) else []
+
+
 def of_resume(session: Session, before: Record | None) -> Iterator[str]:
     """Say what a changed number of workers changes; `before` is the `start` record of the run that is resumed."""
     options = session.config.algorithm
@@ -84,7 +97,11 @@ def of_keys(session: Session) -> Iterator[str]:
     if said := session.transport.runtime.pace.said:
         yield said
     yield from of_loops()
-    run = session.config.run
+    run, algorithm = session.config.run, session.config.algorithm
+    if run.exchange in ("shared", "one-sided") and not algorithm.has_master:
+        yield f"run.exchange = {run.exchange!r}: has no effect, {name_of(algorithm)} has no server"
+    if run.gradient_statistics and algorithm.divides:
+        yield f"run.gradient_statistics: has no effect, {name_of(algorithm)} has no gradient that is whole"
     if run.record_order and session.resumed is not None:
         yield "run.record_order: only from its start a training can be replayed: no more of this one is recorded"
     if session.device.name == "cpu" and not session.transport.runtime.simulated:

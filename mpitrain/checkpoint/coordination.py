@@ -20,6 +20,7 @@ from pathlib import Path
 
 from mpitrain import checkpoint
 from mpitrain.checkpoint.draft import FileContent
+from mpitrain.checkpoint.lease import token_of
 from mpitrain.checkpoint.state import Numbers, State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput, naming
@@ -33,15 +34,16 @@ NO_PIECE, NOT_WRITTEN = -1, -1  # the size if a rank has no piece; the name of a
 
 def share(
     saver: Saver | None, resumed: Path | None, transport: Transport, layout: Layout, keep: int, deadline: float
-) -> tuple[Saver | None, Path | None]:
-    """Give all ranks a saver for the folder of rank 0's, and the checkpoint that the run resumes from, which rank 0
-    knows. Collective."""
+) -> tuple[Saver | None, Path | None, str]:
+    """Give all ranks a saver for the folder of rank 0's, and the checkpoint that the run resumes from and the token of
+    its lease, which rank 0 knows. Collective."""
     paths = [str(saver.folder.absolute()) if saver else "", str(resumed.absolute()) if resumed else ""]
-    both = transport.broadcast(os.fsencode("\0".join(paths)), "the run folder")
-    folder, found = os.fsdecode(both).split("\0")
+    token = token_of(saver.folder.parent) if saver and not transport.rank else ""
+    told = transport.broadcast(os.fsencode("\0".join((*paths, token))), "the run folder")
+    folder, found, token = os.fsdecode(told).split("\0")
     if folder and saver is None:
         saver = Saver(Path(folder), layout, keep, deadline, transport)
-    return saver, Path(found) if found else None
+    return saver, Path(found) if found else None, token
 
 
 @dataclass(frozen=True)

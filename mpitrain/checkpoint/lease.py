@@ -190,6 +190,13 @@ def user(folder: Path) -> Holder | None:
     return None if holder.lives is False else holder
 
 
+def token_of(folder: Path) -> str:
+    """The token of the run that uses a folder, or was killed there last; "" if there is none."""
+    with suppress(OSError):
+        return _read(folder / NAME)[0].token
+    return ""
+
+
 def in_use(folder: Path) -> bool:
     """Whether a living run uses the folder. A run on another machine counts as living if it has given a heartbeat."""
     holder = user(folder)

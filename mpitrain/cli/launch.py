@@ -141,6 +141,8 @@ def run(options: argparse.Namespace) -> int:
     if options.ranks < 1:
         raise BadInput(f"-n: at least 1 rank, not {options.ranks}")
     launch, nodes = launcher(options.launch), nodes_of(options.hosts)
+    if options.hosts and options.ranks > (places := sum(nodes.values())):
+        raise BadInput(f"--hosts {options.hosts}: room for {some(places, 'rank')}, not for {options.ranks}")
     relay, in_vain = Relay(), 0
     with relay.listening(), closing(Launched(options)) as work:
         while True:

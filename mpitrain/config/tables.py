@@ -145,12 +145,13 @@ class RunOptions(Section, frozen=True):
     messages."""
     spares: Few = 0
     """How many of the ranks wait until others are lost, and then take their places ([guide](faults.md#spare-ranks))."""
-    exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"  # how vectors travel; auto: as measured
+    exchange: Literal["auto", "shared", "one-sided", "messages"] = "auto"
+    """How vectors travel to and from a server; auto: as measured."""
     nonfinite_limit: Count = 10  # how many gradients of one worker in a row may not be finite; then a server's run ends
     gradient_statistics: bool = False
     """Record figures of the gradients: the norm and the fraction of exact zeros of each that a rank computes (with
-    `allreduce` and teams, of its share of a minibatch), and the cosine between the sums that workers send (Chan & Lane
-    §3.4); costs a pass over each gradient."""
+    `allreduce` and teams, of its share of a minibatch; not with `hybrid`), and the cosine between the sums that workers
+    send (Chan & Lane §3.4); costs a pass over each gradient."""
     progress: Literal["auto", "plain", "none"] = "auto"  # auto: a live line on a terminal; none: nothing but errors
     tensorboard: bool = False  # also write event files for TensorBoard
     callback: Text = ""

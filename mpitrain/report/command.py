@@ -21,7 +21,7 @@ def add_parser(subparsers: Subparsers) -> None:
     option(parser, "--out FILE", "the page; default: RUN/report.html, or report.html", Path)
     option(parser, "--title", "heading of the page; default: the names of the runs", default="")
     option(parser, "--plots DIR", "also write every plot to a file in DIR (needs matplotlib)", Path)
-    option(parser, "--format", "format of these files; default: png", choices=FORMATS, default="png")
+    option(parser, "--format", "format of these files; default: png", choices=FORMATS)
     watch = "write the page anew every S seconds (10) until all runs have ended; it loads itself anew in the browser"
     option(parser, "--watch S", watch, int, nargs="?", const=10)
     parser.set_defaults(run=run)
@@ -34,6 +34,8 @@ def run(options: argparse.Namespace) -> None:
         raise BadInput("none of these is a run folder")
     if options.watch is not None and not 1 <= options.watch <= 3600:
         raise BadInput(f"--watch {options.watch}: expected 1 to 3600 seconds")
+    if options.format and not options.plots:
+        raise BadInput(f"--format {options.format}: only --plots DIR writes such files")
     runs = read_runs(folders)
     out = options.out or (folders[0] if len(options.folders) == 1 else Path()) / "report.html"
     if not out.parent.is_dir():
@@ -42,7 +44,7 @@ def run(options: argparse.Namespace) -> None:
     title = options.title or (f"Report of {names}" if len(runs) > 1 else names)
     if options.watch:
         runs = _watch(folders, runs, out, title, options.watch)
-    drawn = draw(runs, options.plots, options.format) if options.plots else []
+    drawn = draw(runs, options.plots, options.format or FORMATS[0]) if options.plots else []
     write_whole(out, page(runs, title))
     for path in [out, *drawn]:
         print(printable(str(path)))

@@ -180,6 +180,8 @@ def read(path: Path) -> Cluster:
         raise BadInput(f"{path}: {readable(error)}") from error
     if odd := [each.node for each in found.slow if each.node >= found.nodes]:
         raise BadInput(f"{path}: slow: there is no node {odd[0]}")
+    if odd := [node for node, times in Counter(each.node for each in found.slow).items() if times > 1]:
+        raise BadInput(f"{path}: slow: node {odd[0]} stands there twice")
     if odd := [each.rank for each in found.faults if each.rank >= found.places]:
         raise BadInput(f"{path}: faults: there is no rank {odd[0]}")
     return found

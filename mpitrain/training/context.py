@@ -61,6 +61,7 @@ class Session:
     clock: Callable[[], float]
     stop: Stop = field(default_factory=Stop)
     saver: Saver | None = None  # where checkpoints go; None: none are written
+    token: str = ""  # by which `in-use.json` in the run folder names this run
     device: Cpu = CPU
     resumed: Path | None = None  # the checkpoint that this run goes on from
     journal: Journal = field(default_factory=Journal)

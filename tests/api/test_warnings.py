@@ -2,6 +2,9 @@
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -33,6 +36,19 @@ def test_what_is_probably_not_intended(
     assert len(found) == len(warned) and all(map(str.startswith, found, warned)), found
 
 
+@pytest.mark.parametrize(("algorithm", "warned"), [("sparse-delta", True), ("asgd", False)])
+def test_a_run_folder_on_one_node_alone(algorithm: str, warned: bool, tmp_path: Path) -> None:
+    """As in /tmp: every checkpoint waited `run.deadline` for the other ranks' parts, and failed."""
+    real = SimpleNamespace(simulated=0)
+    gathered = ["", "unseen", "unseen"]
+    transport = SimpleNamespace(runtime=real, working=nullcontext, gather_texts=lambda own, what: gathered)
+    config = configuration.load(None, [f"algorithm.name={algorithm}"])
+    saver = SimpleNamespace(folder=tmp_path / "checkpoints")
+    session: Any = SimpleNamespace(config=config, saver=saver, transport=transport)
+    lines = warnings.of_unseen_folder(session)
+    assert [line.split(": no checkpoint")[0] for line in lines] == [f"{tmp_path}: not seen by ranks 1, 2"] * warned
+
+
 def test_threads_that_are_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a BLAS that threadpoolctl does not know: three ranks on two cores trained a tenth of the samples."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):
@@ -52,6 +68,23 @@ def test_more_threads_than_cores(launch: Callable[..., Any]) -> None:
     assert ended.status == 0 and "warning: run.threads: " in ended.out, ended.err
     assert "warning: run.threads" not in launch(2, *short, "--set", "run.threads=1").out
     assert not list(warnings.of_threads(2, 2)) and "run.threads=2" in next(warnings.of_threads(3, 2))
+
+
+@pytest.mark.parametrize(
+    ("name", "setting", "warned"),
+    [
+        ("allreduce", "run.exchange=shared", "run.exchange = 'shared': has no effect, allreduce has no server"),
+        ("hybrid", "run.gradient_statistics=true", "run.gradient_statistics: has no effect, hybrid has no gradient"),
+        ("asgd", "run.exchange=one-sided", ""),
+        ("allreduce", "run.exchange=messages", ""),
+    ],
+)
+def test_keys_that_change_nothing(simulated: Callable[..., Any], name: str, setting: str, warned: str) -> None:
+    """One line says so."""
+    words = ("--set", f"algorithm.name={name}", "--set", "training.epochs=0.1", "--set", "run.evaluate_every=0")
+    ended = simulated(2, *words, "--set", setting)
+    assert ended.status == 0 and f"warning: {warned}" * bool(warned) in ended.out
+    assert ended.out.count("warning: run.") == bool(warned)
 
 
 def test_loops_that_are_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

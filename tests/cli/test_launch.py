@@ -236,6 +236,12 @@ def test_hosts_that_cannot_be_read(given: str, capsys: pytest.CaptureFixture[str
     assert f"--hosts {given}: expected a:4,b:4" in capsys.readouterr().err
 
 
+def test_hosts_with_too_few_places(capsys: pytest.CaptureFixture[str]) -> None:
+    """Open MPI refuses them at each start, MPICH puts more ranks on a host than it has places."""
+    assert main(["launch", "-n", "4", "--launch", "sh {ranks}", "--hosts", "a:2,b"]) == 2
+    assert capsys.readouterr().err == "mpitrain: --hosts a:2,b: room for 3 ranks, not for 4\n"
+
+
 def test_the_nodes_of_a_slurm_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of several nodes; what is known of one is nothing that could be left out."""
     scontrol = tmp_path / "scontrol"

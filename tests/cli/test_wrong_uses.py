@@ -97,6 +97,8 @@ COMMANDS = {
     "simulate --cluster strom2016": "--cluster strom2016: neither a file nor one of chan2014",
     "calibrate new.toml --nodes 0": "--nodes 0: at least 1",
     "calibrate new.toml --bandwidth 1Mbps": "--bandwidth 1Mbps: expected a number and its unit, such as 1Gbit",
+    "report run --format svg": "--format svg: only --plots DIR writes such files",
+    "compare easgd --target-error 0.05 --table --out typo": "--out: typo: no such folder",
     "report run --watch 0": "--watch 0: expected 1 to 3600 seconds",
     "check jobs": "jobs: holds no shards such as train-00000-of-00008.h5",
 }

@@ -61,6 +61,7 @@ def test_virtual_seconds_of_gradients(run_command: Callable[..., Any], tmp_path:
             r"cluster\.toml: gradient: `spread` does not ascend",
         ),
         ([], CLUSTER + "[[slow]]\nnode = 2\nfactor = 3.0", r"cluster\.toml: slow: there is no node 2"),
+        ([], CLUSTER + "[[slow]]\nnode = 1\nfactor = 3.0\n" * 2, r"cluster\.toml: slow: node 1 stands there twice"),
         ([], CLUSTER + "[[faults]]\nrank = 4\nat = 3.0", r"cluster\.toml: faults: there is no rank 4"),
         ([], CLUSTER + "[[faults]]\nrank = 3\nat = -3.0", r"cluster\.toml: faults.*\bat: "),
         (["--ranks", "5"], CLUSTER, r"--ranks 5: .*cluster\.toml has room for 4"),

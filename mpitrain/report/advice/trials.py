@@ -21,7 +21,7 @@ from mpitrain.monitoring.records import merit_of
 from mpitrain.report.advice.candidates import Candidate
 from mpitrain.report.records import finite
 from mpitrain.report.runs import read_run
-from mpitrain.signals import Stop
+from mpitrain.signals import STOPPED, Stop
 from mpitrain.stopwatch import shares
 
 GRACE = 10.0  # seconds that a training has to end after a stop request
@@ -138,6 +138,8 @@ class Trials:
                     _end(process)
                 else:
                     found[trial.name] = self._ended(trial, process.returncode, time.monotonic() - began)
+                    if process.returncode == STOPPED:  # a batch system has signalled its ranks, and may not signal us
+                        self.stop.ask()
             left = [] if over else left
             said(len(found))
             time.sleep(0.02)

@@ -94,6 +94,8 @@ def _carry_out(options: argparse.Namespace) -> int:
         return 0
     if options.element is not None and not 0 <= options.element < len(elements):
         raise BadInput(f"--run: from 0 to {len(elements) - 1}, not {options.element}")
+    if options.table and not options.out.is_dir():
+        raise BadInput(f"--out: {options.out}: no such folder")
     launching.require_same(options.out, options.simulate)
     chosen = dict(enumerate(elements)) if options.element is None else {options.element: elements[options.element]}
     launching.require_unchanged(chosen.values())

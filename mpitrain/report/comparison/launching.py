@@ -88,8 +88,8 @@ def run(element: Element, words: list[str], deadline: float, relay: Relay) -> st
         return last_words(element.log.read_bytes()[began:], status)
     left = element.read()
     results = left.results if left else {}
-    if (ranks := results.get("ranks")) != element.training:
+    if (ranks := results.get("ranks", element.training)) != element.training:
         other = "is the launcher that of another MPI than mpi4py's?"
         why = "others were lost; delete its folder to run it again" if results.get("lost_ranks") else other
-        return f"ran on {ranks} ranks, not {element.training}: {why}"
+        return f"ran on {ranks} rank{'s' * (ranks != 1)}, not {element.training}: {why}"
     return "" if element.state() == "finished" else "left no summary"

@@ -138,6 +138,15 @@ def test_what_ended_for_once_is_tried_again(tmp_path: Path, status: int, records
     assert (trials._kept(trial) is not None) == kept
 
 
+def test_a_signal_that_reaches_a_trial_alone_ends_the_search(tmp_path: Path) -> None:
+    """Slurm's `--signal` signals the steps of a job, that is the ranks, and not the script that started the search."""
+    stop, first = Stop(), Candidates({}, set(), 1).first
+    (tmp_path / "candidates").mkdir()
+    trials = Trials(tmp_path, 2, 1, {}, [sys.executable, "-c", "import sys; sys.exit(75)"], stop)
+    found = trials.carry_out([Trial(first, 1.0, seed) for seed in (1, 2)], time.monotonic() + 60, lambda done: None)
+    assert stop.flag and [each.why for each in found.values()] == ["stopped by a signal"]
+
+
 @pytest.mark.parametrize("own, target", [(0.02, 0.021), (-2.0, -1.9), (0.0, 0.0)])
 def test_the_default_target_is_reached_by_the_configuration(own: float, target: float) -> None:
     """Also where the figure of merit is below 0, as of a negative log-likelihood."""

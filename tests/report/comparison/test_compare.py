@@ -132,7 +132,7 @@ def test_a_signal_beside_the_runs_leaves_nothing(
         ("import time; time.sleep(600)", "1", "no end within 1 s"),
         ("import sys; print('mpitrain: because'); print('Abort'); sys.exit(3)", "60", "failed: because"),
         ("import sys; sys.exit(3)", "60", "exit status 3"),
-        ("pass", "60", "ran on None ranks, not 1"),
+        ("pass", "60", "left no summary"),
     ],
 )
 def test_a_run_that_comes_to_nothing_is_told(
@@ -238,7 +238,7 @@ def test_spares_come_beside_the_ranks_that_train(tmp_path: Path) -> None:
     summary = elements[2].folder / "summary.json"
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"lost_ranks": [[1, 64], [1, 96], [1, 128]]}))
     said = launching.run(elements[2], words, 60, Relay())
-    assert said == "ran on 1 ranks, not 2: others were lost; delete its folder to run it again"
+    assert said == "ran on 1 rank, not 2: others were lost; delete its folder to run it again"
 
 
 @pytest.mark.parametrize("room", ["report", "report.advice", "report.comparison"])
