@@ -44,7 +44,7 @@ def rank(path: str, words: list[str]) -> int:
 
 
 def load(modules: list[str]) -> None:
-    """Load them, and what every rank needs. Raises RuntimeError where that starts threads, as MPI's: a fork has none."""
+    """Load them, and what every rank needs. Raises RuntimeError where that starts threads: a fork has none."""
     from importlib import import_module
 
     from mpitrain.start import prepare_environment
