@@ -114,6 +114,16 @@ def test_joined_mp3s(tmp_path: Path, between: bytes) -> None:
         about(str(path))
 
 
+@pytest.mark.parametrize("coding", ["IMA_ADPCM", "MS_ADPCM", "GSM610"])
+def test_bytes_a_second_are_no_length(tmp_path: Path, coding: str) -> None:
+    path = tmp_path / "u.wav"
+    soundfile.write(path, _signal(0), RATE, subtype=coding)
+    intact, content = read_samples(str(path)), bytearray(path.read_bytes())
+    content[28:32] = (16000).to_bytes(4, "little")  # as ffmpeg and sox write, who round or do not compute it
+    path.write_bytes(content)
+    assert about(str(path)) == (RATE, len(intact)) and np.array_equal(read_samples(str(path)), intact)
+
+
 @pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050, 44100, 48000])
 def test_every_frame_has_a_middle(rate: int) -> None:
     for count in (0, rate // 50, rate // 40, rate // 40 + 1, rate // 7, rate // 3 + 1):

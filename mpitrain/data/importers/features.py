@@ -135,7 +135,7 @@ def _past_tags(content: mmap, place: int) -> int:
 def _lacking(head: bytes, samples: int, log: str) -> str:
     """A message that parts of the file are missing, "" if none are. libsndfile reads what is left of a truncated file,
     and reports that only in its log, for SPHERE not at all."""
-    for told, there in re.findall(r"(\d+) \(should be (\d+)\)", log):
+    for told, there in re.findall(r"^(?!\s*Bytes/sec).*: (\d+) \(should be (\d+)\)", log, re.MULTILINE):
         if int(there) < int(told) != ENDLESS:
             return f"truncated: {int(told):,} bytes by its head, there are {int(there):,}"
     if ogg := re.search(r"^Ogg ?: (.+)", log, re.MULTILINE):  # for an intact file, the log has no such line
