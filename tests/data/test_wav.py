@@ -290,6 +290,9 @@ def test_truncated_recordings_are_refused(
     soundfile.write(path, _signal(0), RATE, format=form)
     assert about(str(path)) == (RATE, 1600)
     _cut(path, share)
+    if ending != "sph":
+        with pytest.raises(BadInput, match=said):  # also where that happens after the import was planned
+            read_samples(str(path))
     (tmp_path / "labels").write_text("u 0 1 0\n")
     make = lambda: plan({"train": tmp_path / "audio"}, tmp_path / "labels", PLAIN, {}, segments=True)  # noqa: E731
     refused(tmp_path / "out", make, f"{path}: {said}", capsys)

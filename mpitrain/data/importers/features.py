@@ -150,6 +150,8 @@ def read_samples(path: str) -> Array:
     """Read the samples, float32 [n], in units of int16. Raises BadInput naming the file."""
     soundfile = library("soundfile", *NEED)
     with naming(f"{path}: not a recording", soundfile.SoundFileError), soundfile.SoundFile(path) as file:
+        if lack := _lacking(b"", file.frames, file.extra_info):  # since `about` has looked
+            raise BadInput(f"{path}: {lack}")
         file.seekable = lambda: False  # or soundfile seeks to where it is after each block, which spoils MP3
         blocks = [np.empty(0, np.float32)]
         while len(block := file.read(BLOCK, dtype="float32")):  # the header may claim more samples than fit in memory
