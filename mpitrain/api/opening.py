@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,7 +32,7 @@ from mpitrain.protocols.standby import idle_ranks
 from mpitrain.sampling.batch import Samples
 from mpitrain.start import rank_of
 from mpitrain.training.context import Session
-from mpitrain.training.parts import DataSource, held_out, trained_on
+from mpitrain.training.parts import DataSource, Part, held_out, trained_on
 
 
 def open_run_folder(
@@ -116,9 +117,16 @@ def _monitor(session: Session, journal: FolderJournal, corpora: dict[str, Sample
             session.stop,
             now,
             copies=CopyWriter(session.network.layout) if run.evaluate_late else None,
-            offer_best=checkpoints.offer_best if run.checkpoint_best else None,
+            offer_best=partial(checkpoints.offer_best, of=_compared_on(corpora)) if run.checkpoint_best else None,
         )
     return monitor
+
+
+def _compared_on(corpora: dict[str, Samples]) -> str:
+    """The part on which models are compared, with what tells other data apart: a resume may bring others."""
+    part = "dev" if "dev" in corpora else "test"
+    corpus = corpora.get(part)
+    return f"{part} {corpus.identity()}" if isinstance(corpus, Part) else ""
 
 
 def _warnings(

@@ -22,11 +22,13 @@ MOST_RANGES = 1 << 20
 
 
 class Best(msgspec.Struct, frozen=True):
-    """The numbers of the best model: its figure of merit, called `merit`, and the samples that it was trained on."""
+    """The numbers of the best model: its figure of merit, called `merit`, on the data `of`, and the samples that it was
+    trained on."""
 
     error: float
     trained: Natural
     merit: str = "error"
+    of: str = ""
 
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
@@ -59,13 +61,14 @@ def find(folder: Path, name: str | None = None) -> tuple[Path, list[str]]:
     raise BadInput(f"{folder / name}: {next(iter(reasons.values()), 'no such checkpoint')}; there: {there}")
 
 
-def best_error(folder: Path, merit: str = "error") -> float:
-    """The figure `merit` of the stored best model; infinity if there is none, or it was the best by another figure."""
+def best_error(folder: Path, merit: str = "error", of: str = "") -> float:
+    """The figure `merit` of the stored best model; infinity if there is none, or it was the best by another figure, or
+    on other data than those that `of` tells apart, if both are known."""
     try:
         path, _ = find(folder, BEST)
         with opened(path / STATE) as file:
             best = checked(numbers(file), Best)
-            return best.error if best.merit == merit else inf
+            return best.error if best.merit == merit and (best.of == of or "" in (best.of, of)) else inf
     except BadInput:
         return inf
 

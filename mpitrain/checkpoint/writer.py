@@ -66,14 +66,15 @@ class Saver:
         kept = self.kept(on_host(state.model))
         return FileContent(self._copied("state", state.vectors()), state.numbers(), ranges, kept)
 
-    def offer_best(self, error: float, model: Array, trained: int, merit: str = "error") -> None:
-        """If the error, or another figure of `merit`, is the smallest so far, start writing a copy of the model."""
+    def offer_best(self, error: float, model: Array, trained: int, merit: str = "error", of: str = "") -> None:
+        """If the error, or another figure of `merit`, is the smallest so far on the data `of`, start writing a copy of
+        the model."""
         if self._best_error is None:
-            self._best_error = self.transport.alive_while(lambda: best_error(self.folder, merit))
+            self._best_error = self.transport.alive_while(lambda: best_error(self.folder, merit, of))
         if error < self._best_error:
             self._best_error = error
             vector = np.array(on_host(model))
-            numbers = {"error": error, "trained": trained, "merit": merit}
+            numbers = {"error": error, "trained": trained, "merit": merit, "of": of}
             piece = FileContent({MODEL: vector}, numbers, kept=self.kept(vector))
             with self._best_lock:
                 self._best = piece

@@ -67,8 +67,9 @@ class Origin(msgspec.Struct, frozen=True):
             unit = {"frames": "features", "images": "pixels"}.get(self.kind, "numbers")
             yield f" has {found} {unit}", wanted
         if (other.targets, other.dtypes) != (self.targets, self.dtypes):
-            found, wanted = (f"{each.targets} ({', '.join(each.dtypes)})" for each in (other, self))
-            yield f" has targets {found}", wanted
+            text = "inputs of {} and targets {} of {}"
+            found, wanted = (text.format(each.dtypes[0], each.targets, each.dtypes[-1]) for each in (other, self))
+            yield f" has {found}", wanted
         if other.classes != self.classes:
             yield f" has {other.classes} classes", str(self.classes)
         names = zip(other.class_names or (), self.class_names or (), strict=False)

@@ -18,6 +18,7 @@ from mpitrain.sampling.batch import Batch, Place, SampleForm
 
 DATASET = "samples"  #: of a kind that is neither frames, images nor tokens
 WHOLE = np.iinfo(np.int32)
+LONGEST = 1 << 32  #: most samples of a data set: an epoch's order, of 8 bytes a sample, is made in memory
 
 
 class OwnPart:
@@ -46,6 +47,8 @@ class OwnPart:
                 self.samples = len(self._given)
             if self.samples < 1:
                 raise BadInput(f"{where} has no samples")
+            if self.samples > LONGEST:
+                raise BadInput(f"{where} has {self.samples:,} samples, at most {LONGEST:,} can be put in order")
             first = Batch(*(_converted(array, dtype, self._called(0)) for array in self._sample(0)))
         if not first.targets.size:
             raise BadInput(f"{self._called(0)}: its targets have the shape {list(first.targets.shape)}: no numbers")

@@ -80,11 +80,11 @@ class Checkpoints:
                 self._lacking.add(path.name)
                 self.journal.warn(f"{fault}; the training goes on without it")
 
-    def offer_best(self, merit: float, parameters: Array, samples: int, name: str) -> None:
-        """Keep the parameters if the figure of merit of this name is the best one so far."""
+    def offer_best(self, merit: float, parameters: Array, samples: int, name: str, of: str = "") -> None:
+        """Keep the parameters if the figure of merit of this name is the best one so far on the data `of`."""
         saver = self.saver()
         if saver is not None and self.journal.look_for_folder():
-            saver.offer_best(merit, parameters, samples, name)
+            saver.offer_best(merit, parameters, samples, name, of)
 
     def _say_how_to_resume(self, samples: int) -> None:
         """Say it once, at the first checkpoint: when a rank is killed, the launcher ends all others before they can."""

@@ -63,7 +63,7 @@ class TrainedModel:
 
     def shards(self, path: Path | None) -> Shards:
         """The shard folder `path`, or the run's own if it is None. Raises BadInput."""
-        return Shards(self.config, path_of_run(self.config, self.run) if path is None else path)
+        return Shards(self.config, path_of_run(self.config, self.origin) if path is None else path)
 
     def open(self, path: Path | None, part: str, **changes: Any) -> Corpus:
         """Open a part of the shard folder `path` (None: the run's own), prepared for the network. Raises BadInput."""

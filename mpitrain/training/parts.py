@@ -132,14 +132,13 @@ def held_out(parts: Iterable[str]) -> list[str]:
     return sorted((part for part in parts if part != "train"), key=lambda part: (part[:4] != "test", part))
 
 
-def path_of_run(config: Config, run: Path) -> Path:
-    """The shard folder of a run: a relative data.path is one from where the run began, or else from here.
+def path_of_run(config: Config, told: Origin | None) -> Path:
+    """The shard folder of a run: a relative data.path is one from where the run, by its origin, began, or from here.
 
     Raises BadInput naming both places when it is in neither.
     """
     path = data_path(config)
-    told = None if path.is_absolute() else origins.read(run)
-    if told is None or told.folder is None or told.folder == str(path.absolute()):
+    if path.is_absolute() or told is None or told.folder is None or told.folder == str(path.absolute()):
         return path
     began = Path(told.folder)
     if began.is_dir():
@@ -153,7 +152,7 @@ def at_home(config: Config, run: Path) -> Config:
     """The configuration of a run that is resumed here: `data.path` leads where it led when the run began."""
     if config.data.import_:
         return config
-    path = path_of_run(config, run)
+    path = path_of_run(config, None if data_path(config).is_absolute() else origins.read(run))
     if path == data_path(config):
         return config
     return msgspec.structs.replace(config, data=msgspec.structs.replace(config.data, path=str(path)))

@@ -110,8 +110,8 @@ def test_the_best_model_goes_along(
         no_room.clear()
         return fallback(parent, run)
 
-    def offered(self: Saver, error: float, model: Any, trained: int, merit: str = "error") -> None:
-        offer(self, trained / EPOCH, model, trained, merit)
+    def offered(self: Saver, error: float, model: Any, trained: int, *of: str) -> None:
+        offer(self, trained / EPOCH, model, trained, *of)
 
     monkeypatch.setattr(last, "fallback", found)
     monkeypatch.setattr(Saver, "offer_best", offered)

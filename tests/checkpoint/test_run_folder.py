@@ -18,6 +18,10 @@ import pytest
 
 from mpitrain.checkpoint import best_error, lease
 from mpitrain.checkpoint.lease import NAME, Lease
+from mpitrain.data.digits import prepare_digits
+from mpitrain.data.normalising import NORMALISING
+from mpitrain.data.reader import ShardFile
+from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput
 from mpitrain.report.runs import read_run
 
@@ -107,6 +111,36 @@ def test_a_start_anew_forgets_the_best_model_of_the_first(tmp_path: Path, launch
         rmtree(path)
     assert launch(1, *words, "--set", "training.learning_rate=1e-7").status == 0
     assert first < 0.6 < best_error(best.parent) < 1
+
+
+def test_best_is_a_model_of_the_data_that_a_resume_brings(tmp_path: Path, launch: Callable[..., Any]) -> None:
+    """No error is comparable with that on another test part."""
+    prepare_digits(tmp_path / "data")
+    prepare_digits(tmp_path / "wrong")
+    (test,) = (tmp_path / "wrong").glob("test*")
+    with ShardFile(test) as file:
+        arrays, attributes = {"images": file.read_inputs(), "targets": 9 - file.targets}, file.attributes
+    write_shard(test, "images", arrays, {"classes": 10, **{name: attributes[name] for name in NORMALISING}})
+    assert launch(1, *SHORT, "--set", "data.path=data", "--out", "run").status == 0
+    checkpoints, command = tmp_path / "run" / "checkpoints", ("--resume", "run", "--set", "training.epochs=2")
+    assert best_error(checkpoints) < 0.6
+    assert launch(1, *command, "--set", "data.path=wrong").status == 0
+    assert best_error(checkpoints) > 0.6
+
+
+def test_an_earlier_checkpoint_is_evaluated_on_the_data_of_its_configuration(
+    tmp_path: Path, launch: Callable[..., Any]
+) -> None:
+    for name in ("data", "other"):
+        prepare_digits(tmp_path / name)
+    assert launch(1, *SHORT, "--set", "data.path=data", "--out", "run").status == 0
+    more = ("--set", "training.epochs=2", "--set", "data.path=other")
+    assert launch(1, "--resume", "run", *more).status == 0
+    first, last = sorted(path.name for path in (tmp_path / "run" / "checkpoints").glob("[0-9]*"))
+    rmtree(tmp_path / "data")
+    assert launch(1, "evaluate", "run", "--checkpoint", last).status == 0
+    lost = launch(1, "evaluate", "run", "--checkpoint", first)
+    assert lost.status == 2 and "data: no such folder" in lost.err
 
 
 def test_a_start_anew_leaves_a_run_folder_that_a_report_can_watch(tmp_path: Path, launch: Callable[..., Any]) -> None:

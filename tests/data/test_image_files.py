@@ -294,6 +294,9 @@ def test_a_strip_that_would_fill_the_memory_is_named(tmp_path: Path, shape: tupl
 def test_transparency_lies_on_white(tmp_path: Path) -> None:
     pixels = np.array([[[10, 20, 30, 255], [10, 20, 30, 0]]], np.uint8)
     assert load_picture(_save(tmp_path / "a.png", pixels), 0, False).tolist() == [[[10, 20, 30], [255, 255, 255]]]
+    grey = np.array([[10 << 8, 20 << 8, (20 << 8) + 1]], np.uint16)
+    path = _save(tmp_path / "g.png", grey, transparency=20 << 8)
+    assert load_picture(path, 0, True).tolist() == [[[10], [255], [20]]]
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,19 @@ def test_a_half_written_shard_is_made_anew(tmp_path: Path) -> None:
     assert sorted(calls) == [1, 5] and not list(tmp_path.glob(".*"))
 
 
+def test_a_damaged_shard_is_named_and_made_anew(tmp_path: Path) -> None:
+    imported(tmp_path, lambda: _plan([]))
+    shard = tmp_path / "train-00001-of-00004.h5"
+    content = shard.read_bytes()
+    shard.write_bytes(content[:-1])
+    with pytest.raises(BadInput, match=rf"{shard}: cannot be read: .*; delete it, and the same command makes it anew"):
+        imported(tmp_path, lambda: _plan([]))
+    shard.unlink()
+    calls: list[int] = []
+    imported(tmp_path, lambda: _plan(calls))
+    assert calls == [1] and shard.read_bytes() == content
+
+
 def test_what_another_import_left_is_not_taken(tmp_path: Path) -> None:
     with pytest.raises(BadInput):
         imported(tmp_path, lambda: _plan([], [5], source="others"))

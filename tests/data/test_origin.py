@@ -1,9 +1,11 @@
 """What a run folder says of the data that its network was trained on."""
 
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from mpitrain import config as configuration
 from mpitrain.data import origin
@@ -50,6 +52,14 @@ def test_held_out_parts_are_normalised_like_the_training_part(tmp_path: Path) ->
     batch = corpus.gather(np.array([5, 8]), Batch(np.empty((2, 4, 3), np.float32), np.empty(2, np.int32)))
     np.testing.assert_array_equal(batch.inputs[0], (features[[5, 5, 6, 7]] - 1) / 2)
     np.testing.assert_array_equal(batch.inputs[1], (features[[7, 8, 8, 8]] - 1) / 2)
+
+
+def test_the_kinds_of_inputs_and_targets_are_told_apart() -> None:
+    known = origin.Origin("samples", [3], 0, [], samples=9, targets=[2], dtypes=["float", "float"])
+    other = replace(known, dtypes=["int32", "float"])
+    line = "data.py: part test has inputs of int32 and targets [2] of float, the network was trained on inputs of float"
+    with pytest.raises(BadInput, match=re.escape(line)):
+        known.require(other, "data.py", "test")
 
 
 @pytest.mark.parametrize(("other", "words"), [({"dims": 2}, "2 features.*on 3"), ({"classes": 5}, "5 classes.*on 4")])

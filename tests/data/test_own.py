@@ -79,6 +79,7 @@ def test_the_form_of_samples() -> None:
         (Listed(), 0, "part train has no samples"),
         ((np.zeros((3, 2)), np.zeros((3, 0), int)), 2, r"sample 0 of part train: its targets have the shape \[0\]: no"),
         (Listed((1, np.zeros((2, 0)))), 0, r"sample 0 of part train: its targets have the shape \[2, 0\]: no numbers"),
+        (range(1 << 40), 0, "part train has 1,099,511,627,776 samples, at most 4,294,967,296 can be put in order"),
         (5, 0, "part train: is int: neither a pair of arrays nor a data set"),
         ("text", 0, "part train: is str: neither"),
         (Listed(1), 0, "sample 0 of part train: is int, not a pair"),

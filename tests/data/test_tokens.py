@@ -210,6 +210,9 @@ def test_a_tokenizer_of_ones_own(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert batch.inputs.tolist() == [[1, 2, 3, 1, 0, 3]] and batch.targets.tolist() == [[2, 3, 1, 0, 3, 1]]
     assert (corpus.classes, corpus.form.bytes) == (4, 4.0)
     assert list(folder_parts(tmp_path / "out")) == ["train", "test"]
+    (tmp_path / "a.txt").write_bytes("the cat sät\n".encode() * 100 + "sät".encode("latin1"))
+    assert main(["prepare", "text", *how, str(tmp_path / "latin1")]) == 2
+    assert f"{tmp_path / 'a.txt'}: not UTF-8 at byte 1,301, and" in capsys.readouterr().err
     (tmp_path / "words.json").write_text("{")
     assert main(["prepare", "text", *how, str(tmp_path / "other")]) == 2
     assert "--tokenizer" in capsys.readouterr().err

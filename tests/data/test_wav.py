@@ -92,6 +92,7 @@ def test_an_mp3_that_does_not_tell_its_length(tmp_path: Path, mode: str, tags: i
     sound = _signal(0, 3 * rate) / 32768 * np.repeat([1, 0.01, 0.01], rate)
     soundfile.write(path, sound, rate, bitrate_mode=mode, compression_level=0.5)
     content = path.read_bytes()
+    assert about(str(path)) == (rate, len(sound))
     begins = content.index(content[:2], 4)  # the first frame holds no sound, but tells the length
     path.write_bytes(b"ID3\x03\0\0\0\0" + bytes([tags >> 7, tags % 128]) + bytes(tags) + content[begins:])
     if mode == "VARIABLE":
@@ -99,6 +100,28 @@ def test_an_mp3_that_does_not_tell_its_length(tmp_path: Path, mode: str, tags: i
             about(str(path))
     else:
         assert about(str(path))[0] == rate and len(read_samples(str(path))) >= len(sound)
+
+
+@pytest.mark.parametrize("between", [b"", b"ID3\x04\0\0\0\0\0\x05title"])
+def test_joined_mp3s(tmp_path: Path, between: bytes) -> None:
+    path = tmp_path / "u.mp3"
+    soundfile.write(path, _signal(0, RATE) / 32768, RATE)
+    content = path.read_bytes()
+    path.write_bytes(content + b"TAG" + bytes(125))
+    assert about(str(path)) == (RATE, RATE)
+    path.write_bytes(content + between + content)
+    with pytest.raises(BadInput, match=r"u\.mp3: several MP3s, of which the first tells only its own length"):
+        about(str(path))
+
+
+@pytest.mark.parametrize("coding", ["IMA_ADPCM", "MS_ADPCM", "GSM610"])
+def test_bytes_a_second_are_no_length(tmp_path: Path, coding: str) -> None:
+    path = tmp_path / "u.wav"
+    soundfile.write(path, _signal(0), RATE, subtype=coding)
+    intact, content = read_samples(str(path)), bytearray(path.read_bytes())
+    content[28:32] = (16000).to_bytes(4, "little")  # as ffmpeg and sox write, who round or do not compute it
+    path.write_bytes(content)
+    assert about(str(path)) == (RATE, len(intact)) and np.array_equal(read_samples(str(path)), intact)
 
 
 @pytest.mark.parametrize("rate", [8000, 11025, 16000, 22050, 44100, 48000])
@@ -267,6 +290,9 @@ def test_truncated_recordings_are_refused(
     soundfile.write(path, _signal(0), RATE, format=form)
     assert about(str(path)) == (RATE, 1600)
     _cut(path, share)
+    if ending != "sph":
+        with pytest.raises(BadInput, match=said):  # also where that happens after the import was planned
+            read_samples(str(path))
     (tmp_path / "labels").write_text("u 0 1 0\n")
     make = lambda: plan({"train": tmp_path / "audio"}, tmp_path / "labels", PLAIN, {}, segments=True)  # noqa: E731
     refused(tmp_path / "out", make, f"{path}: {said}", capsys)

@@ -22,6 +22,9 @@ MPEG_1 = 32_000  # samples a second, from which on an MP3 is of MPEG-1
 KBITS = *range(32, 64, 8), *range(64, 128, 16), *range(128, 256, 32), 256, 320  # bit rates of MPEG-1, layer III
 KBITS_2 = *range(8, 64, 8), *range(64, 161, 16)  # those of MPEG-2
 LESS = 2 * 1152  # most samples by which a right guess of an MP3's length is shorter than its frames
+#: What the first frame of an MP3 may tell: how many frames follow, and perhaps the bytes of all.
+XING = re.compile(rb"(?:Xing|Info)\0{3}(?:[\x01\x05\x09\x0d]|[\x03\x07\x0b\x0f].{4}(?P<bytes>.{4}))", re.DOTALL)
+FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb]")  # the head of a frame of layer III
 ENDLESS = 0xFFFFFFFF  # the length of a piece in the head of a file that was written to a pipe
 NEED = "prepare wav needs soundfile", "speech"
 
@@ -99,30 +102,40 @@ def about(path: str) -> tuple[int, int]:
 def _unannounced(path: str, rate: int) -> int:
     """The samples in an MP3's frames, by the head of each; 0 if its first frame tells how many there are.
 
-    If it does not, libsndfile guesses them from the first frame's bit rate, and reads no more than that.
+    If it does not, libsndfile guesses them from the first frame's bit rate, and reads no more than that. Of joined MP3s
+    it reads what the first one tells. Raises BadInput for these.
     """
     with naming(path), open(path, "rb") as file:
         content = mmap(file.fileno(), 0, access=ACCESS_READ)
-    place = samples = 0
-    if content[:3] == b"ID3":  # tags, whose length is in the lower 7 bits of four bytes
-        place = 10 + sum(byte << 7 * (3 - number) for number, byte in enumerate(content[6:10]))
+    place, samples = _past_tags(content, 0), 0
     while 0 <= (place := content.find(b"\xff", place)) < len(content) - 2:
         layer, number = content[place + 1] & 0xE6, content[place + 2] >> 4
         if layer != 0xE2 or not 0 < number < 15:
             place += 1
             continue
-        if not samples and re.search(b"Xing|Info", content[place : place + 64]):
-            return 0
         bits = 1000 * (KBITS_2 if rate < MPEG_1 else KBITS)[number - 1]
-        place += (72 if rate < MPEG_1 else 144) * bits // rate + (content[place + 2] >> 1 & 1)
+        length = (72 if rate < MPEG_1 else 144) * bits // rate + (content[place + 2] >> 1 & 1)
+        if not samples and (told := XING.search(content, place, place + 64)):
+            rest = _past_tags(content, place + int.from_bytes(told["bytes"] or b"", "big"))
+            if told["bytes"] and FRAME.match(content, rest) and len(content) - rest > 2 * length:
+                raise BadInput(f"{path}: several MP3s, of which the first tells only its own length; convert it")
+            return 0
+        place += length
         samples += 576 if rate < MPEG_1 else 1152
     return samples
+
+
+def _past_tags(content: mmap, place: int) -> int:
+    """The place after the ID3 tags that begin at this one."""
+    while content[place : place + 3] == b"ID3":  # the length of a tag is in the lower 7 bits of four bytes
+        place += 10 + sum(byte << 7 * (3 - number) for number, byte in enumerate(content[place + 6 : place + 10]))
+    return place
 
 
 def _lacking(head: bytes, samples: int, log: str) -> str:
     """A message that parts of the file are missing, "" if none are. libsndfile reads what is left of a truncated file,
     and reports that only in its log, for SPHERE not at all."""
-    for told, there in re.findall(r"(\d+) \(should be (\d+)\)", log):
+    for told, there in re.findall(r"^(?!\s*Bytes/sec).*: (\d+) \(should be (\d+)\)", log, re.MULTILINE):
         if int(there) < int(told) != ENDLESS:
             return f"truncated: {int(told):,} bytes by its head, there are {int(there):,}"
     if ogg := re.search(r"^Ogg ?: (.+)", log, re.MULTILINE):  # for an intact file, the log has no such line
@@ -137,6 +150,8 @@ def read_samples(path: str) -> Array:
     """Read the samples, float32 [n], in units of int16. Raises BadInput naming the file."""
     soundfile = library("soundfile", *NEED)
     with naming(f"{path}: not a recording", soundfile.SoundFileError), soundfile.SoundFile(path) as file:
+        if lack := _lacking(b"", file.frames, file.extra_info):  # since `about` has looked
+            raise BadInput(f"{path}: {lack}")
         file.seekable = lambda: False  # or soundfile seeks to where it is after each block, which spoils MP3
         blocks = [np.empty(0, np.float32)]
         while len(block := file.read(BLOCK, dtype="float32")):  # the header may claim more samples than fit in memory

@@ -134,9 +134,17 @@ class Importing:
             claim.enter_context(claimed(self.folder))
 
     def _missing(self, tasks: list[Task]) -> list[Task]:
-        """The tasks whose shards do not exist yet. Raises BadInput if the folder holds shards of another corpus."""
+        """The tasks whose shards do not exist yet. Raises BadInput if the folder holds shards of another corpus, or
+        damaged ones."""
         wanted = {task.final: task for task in tasks}
-        require_own(self.folder, lambda path: path in wanted and wanted[path].done(path))
+
+        def is_own(path: Path) -> bool:
+            try:
+                return path in wanted and wanted[path].owns(path)
+            except BadInput as damage:
+                raise BadInput(f"{damage}; delete it, and the same command makes it anew") from damage
+
+        require_own(self.folder, is_own)
         return [task for task in tasks if not task.final.exists() and not task.done(task.provisional)]
 
     def _share_out(

@@ -64,7 +64,10 @@ def _pixels(picture: "Image.Image", size: int, grey: bool) -> Array:
         picture.draft(mode, (MARGIN * size, MARGIN * size))
     upright = ImageOps.exif_transpose(picture)
     if upright.mode.startswith("I;16"):
-        upright = Image.fromarray((np.asarray(upright).astype(np.uint16) >> 8).astype(np.uint8))
+        deep = np.asarray(upright).astype(np.uint16)
+        shallow = (deep >> 8).astype(np.uint8)
+        shallow[deep == upright.info.get("transparency", -1)] = 255
+        upright = Image.fromarray(shallow)
     if upright.mode in UNEVEN:
         raise ValueError(f"pixels of mode {upright.mode}; wanted 8 or 16 bits")
     if upright.has_transparency_data:

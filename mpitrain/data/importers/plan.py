@@ -101,10 +101,15 @@ class Task(Generic[Source]):
     final: Path
 
     def done(self, path: Path) -> bool:
-        """Whether `path` is an intact shard of this recipe."""
-        with suppress(BadInput), ShardFile(path) as file:
-            return bool(file.attributes.get("recipe") == self.attributes["recipe"])
+        """Whether `path` is an intact shard of this recipe. Its inputs are not read."""
+        with suppress(BadInput):
+            return self.owns(path)
         return False
+
+    def owns(self, path: Path) -> bool:
+        """Whether the shard `path` is of this recipe. Raises BadInput if it is damaged."""
+        with ShardFile(path) as file:
+            return bool(file.attributes.get("recipe") == self.attributes["recipe"])
 
     def run(self) -> None:
         """Write the provisional shard. Raises BadInput, also for a file that changed since the plan was made."""

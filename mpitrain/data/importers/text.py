@@ -149,8 +149,17 @@ def _shard(tokenizer: Path | None, chunk: list[TextPiece]) -> dict[str, Array]:
         return document_arrays([np.frombuffer(text, np.uint8).astype(np.uint16) for text in texts], nbytes)
     encode = _tokenizer(tokenizer)
     classes = max(encode.get_vocab().values()) + 1
-    found = [encode.encode(text.decode(errors="replace"), add_special_tokens=False).ids for text in texts]
+    decoded = (_decoded(text, piece) for text, piece in zip(texts, chunk, strict=True))
+    found = [encode.encode(text, add_special_tokens=False).ids for text in decoded]
     return document_arrays([np.array(ids, np.uint16 if classes <= FEW else np.uint32) for ids in found], nbytes)
+
+
+def _decoded(text: bytes, piece: TextPiece) -> str:
+    try:
+        return text.decode()
+    except UnicodeDecodeError as error:
+        place = f"{piece.path}: not UTF-8 at byte {piece.start + error.start:,}"
+        raise BadInput(f"{place}, and a tokenizer needs letters: convert it, or import bytes") from error
 
 
 def _tokenizer(path: Path) -> Any:
