@@ -565,6 +565,15 @@ class Rounded(nn.Module):
         return x.long()
 
 
+class Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 3))
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        return nn.functional.embedding(x.flatten(1).abs().long() % 4, self.weight, sparse=True).mean(1)
+
+
 def shared_memory() -> nn.Module:
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Linear(4, 3))
     module[2].weight.data = module[1].weight.data[:3]
@@ -584,6 +593,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "1.weight is float16, not float32": lambda: nn.Sequential(FLAT, nn.Linear(4, 3).half()),
     "0.weight lies on meta": lambda: nn.Sequential(nn.Linear(4, 3, device="meta")),
     "0 has sparse gradients": lambda: nn.Sequential(nn.Embedding(4, 3, sparse=True)),
+    "weight has a sparse gradient; compute with sparse=False": Sparse,
     "0 changes its weights in forward; build it without max_norm": lambda: nn.Sequential(
         nn.Embedding(4, 3, max_norm=9.0)
     ),
