@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Collection, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import numba
@@ -31,6 +32,13 @@ def test_what_is_probably_not_intended(
     schedule = configuration.load(None, settings).schedule(100)
     found = list(warnings.of_data(schedule, counts, measured))
     assert len(found) == len(warned) and all(map(str.startswith, found, warned)), found
+
+
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_network_that_remembers(remembers: bool) -> None:
+    network: Any = SimpleNamespace(name="model.import = 'net.py:build'", remembers=lambda: remembers)
+    lines = list(warnings.of_network(network))
+    assert len(lines) == remembers and all("net.py:build': made anew, as for predict" in line for line in lines)
 
 
 def test_threads_that_are_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
