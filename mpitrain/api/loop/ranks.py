@@ -256,19 +256,22 @@ class Ranks:
         Ranks._open = None
         self._undo.close()
         transport, exited = self._transport, self._exits.comm.Ibarrier()
+        status = int(code is not None) if not isinstance(code, int) else code % 256
         end = transport.clock() + TOGETHER
         transport.until(lambda: bool(exited.Test()) or transport.clock() > end, "the other ranks' exit")
         if not exited.Test():
             say(f"rank {self.rank} called sys.exit({'' if code is None else repr(code)}), and not all ranks did")
-            abort(code % 256 or 1 if isinstance(code, int) else 1)
-        elif status := ending_together(transport, self._stop):
-            raise SystemExit(status)
-
-    def _stop(self) -> int:
-        with suppress(BadInput):  # gradients that are in no step
-            self._method.settle()
-        self._method.close()
-        return 0
+            abort(status or 1)
+            return
+        transport.deadline, transport.grace = TOGETHER, 0.0
+        try:
+            with suppress(BadInput):  # gradients that are in no step
+                self._method.settle()
+            self._method.close()
+            transport.leave()
+            transport.runtime.finalize_within(self._deadline)
+        except (Overdue, TrainingFailed, WireError):  # some exited amid their messages, as by a signal
+            abort(status)
 
     def _fail(self, error: BaseException) -> None:
         """End the job because of an error on this rank. Returns if a single rank's caller is to see the error."""
