@@ -274,12 +274,15 @@ class Ranks:
             abort(status)
 
     def _fail(self, error: BaseException) -> None:
-        """End the job because of an error on this rank. Returns if a single rank's caller is to see the error."""
+        """End the job because of an error on this rank. Returns if the caller is to see the error."""
         Ranks._open = None
         self._undo.close()
-        if isinstance(error, BadInput | Overdue | TrainingFailed | WireError) and (
-            self.size > 1 or not isinstance(error, BadInput)
-        ):
+        if isinstance(error, BadInput) and (error.agreed or self.size == 1):
+            error.agreed = True
+            if self.size > 1:
+                ending_together(self._transport, lambda: 2)
+            return  # each rank's caller sees the error
+        if isinstance(error, BadInput | Overdue | TrainingFailed | WireError):
 
             def again() -> int:
                 raise error

@@ -83,6 +83,23 @@ def test_a_rank_that_fails_before_it_comes(launch: Callable[..., Any], call: str
     assert re.search(r"^mpitrain: rank \d: waited 2 s for rank 1 \(the start of the program\)", ended.err, re.MULTILINE)
 
 
+def test_bad_input_that_a_program_catches_or_not(launch: Callable[..., Any]) -> None:
+    """All ranks may catch it, and go on; what one rank does not catch ends it as it ends several."""
+    lines = (
+        "import torch, mpitrain",
+        "net = torch.nn.Linear(1, 1)",
+        "sgd = torch.optim.SGD(net.parameters(), 1.0)",
+        "try: mpitrain.distribute(net, sgd, seed=-1).__enter__()",
+        "except mpitrain.errors.BadInput: print('caught')",
+        "with mpitrain.distribute(net, sgd) as ranks:",
+        "    net.double(), next(ranks.share([torch.ones(1, 1)]))",
+    )
+    for ranks in (1, 2):
+        ended = launch(ranks, program=("-c", "\n".join(lines)), deadline=90)
+        assert ended.status == 2 and ended.out.split() == ["caught"] * ranks, ended.err
+        assert ended.err.startswith("mpitrain: model: weight has got other memory") and "Traceback" not in ended.err
+
+
 def test_steps_that_differ(launch: Callable[..., Any]) -> None:
     """With equal gradients, by what a rank does to its parameters: that is said, and all hold one model at the end."""
     ended = launch(2, "noise", "allreduce", program=(PROGRAM,), deadline=90)
