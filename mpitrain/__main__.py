@@ -111,7 +111,8 @@ def _prepare_output() -> None:
 
 def _output_was_lost() -> bool:
     """Whether output could not be written, for another reason than a closed pipe; say so on standard error."""
-    sys.stdout.flush()
+    if not getattr(sys.stdout, "closed", True):  # by a user's code
+        sys.stdout.flush()
     if _Outlet.lost is None or isinstance(_Outlet.lost, BrokenPipeError):
         return False
     say(f"standard output: cannot be written: {_Outlet.lost.strerror}")

@@ -25,6 +25,10 @@ class Output(Console):
             super().print(*objects, **options)
         except OSError:
             self.on_broken_pipe()
+        except ValueError:
+            if not self.file.closed:
+                raise
+            self.quiet = True  # the user's code has closed it
 
     def on_broken_pipe(self) -> None:
         self.quiet = True

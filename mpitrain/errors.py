@@ -4,7 +4,7 @@ import difflib
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -82,8 +82,11 @@ class WireError(RuntimeError):
 
 
 def first_line(error: BaseException) -> str:
-    """The first line of an error's message, or its type if it has none."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+    """The first line of an error's message, or its type if it has none, or one that cannot be had."""
+    lines: list[str] = []
+    with suppress(Exception):  # of a user's class
+        lines = str(error).strip().splitlines()
+    return (lines or [type(error).__name__])[0]
 
 
 def printable(text: str, keep: str = "") -> str:

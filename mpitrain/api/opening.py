@@ -134,6 +134,7 @@ def _warnings(
 ) -> Iterator[str]:
     """What to warn of at the start; `before`: the record of the start of the run that is resumed."""
     yield from warnings.of_keys(session)
+    yield from warnings.of_network(session.network)
     if not session.device.phantom:
         yield from warnings.of_normalising(session.config.data.normalise, told, session.resumed is not None)
         yield from warnings.of_data(session.schedule, told.class_counts, corpora)

@@ -17,6 +17,7 @@ from mpitrain.data.normalising import UNNORMALISED
 from mpitrain.data.origin import Origin
 from mpitrain.errors import named, some
 from mpitrain.files import Record
+from mpitrain.models.model import Model
 from mpitrain.sampling.stages import Schedule
 from mpitrain.start import THREADS
 from mpitrain.training.context import Session
@@ -108,6 +109,13 @@ def of_keys(session: Session) -> Iterator[str]:
         yield from of_threads(session.transport.threads(run.threads), session.transport.cores)
     if run.matmul != "float32" and session.device.name == "cpu" and not session.config.by_torch:
         yield f"run.matmul = {run.matmul!r}: has no effect, NumPy multiplies in the dtype of the parameters on the CPU"
+
+
+def of_network(network: Model) -> Iterator[str]:
+    """Warn of a user's module that keeps what it has computed, such as weights, where no checkpoint finds it."""
+    if network.remembers():
+        why = "it keeps what forward has computed outside of parameters and buffers; compute it in each forward"
+        yield f"{network.name}: made anew, as for predict or a resume, the module gives other outputs: {why}"
 
 
 def of_threads(number: int, share: int) -> Iterator[str]:

@@ -98,6 +98,10 @@ class Model(Protocol):
         """Constants by name, and the statistics if they belong to these parameters."""
         return {}
 
+    def remembers(self) -> bool:
+        """Whether its outputs are seen to depend on more than the parameters and what `kept` gives."""
+        return False
+
     def restore(self, kept: Mapping[str, Array], parameters: Array) -> None:
         """Take back what `kept` has given for these parameters. Raises BadInput naming what does not fit."""
         raise RuntimeError(f"{self.name}: has no buffers")

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from mpitrain.errors import BadInput, first_line, naming
+from mpitrain.errors import BadInput, first_line, naming, printable
 from mpitrain.files import Record, read_whole, write_below
 from mpitrain.monitoring.tensorboard import EventFile
 from mpitrain.stopwatch import shares
@@ -82,7 +82,7 @@ class Metrics:
             self._refused = True
         raised = None if self.callback is None else self.callback({"event": event, **fields})
         if raised is not None and not self._raised:
-            self._raised, why = True, f"{type(raised).__name__}: {first_line(raised)}"
+            self._raised, why = True, printable(f"{type(raised).__name__}: {first_line(raised)}")
             self.warn(f"warning: run.callback: {why}; the training goes on, and further exceptions are not said")
 
     def move(self, path: Path) -> None:

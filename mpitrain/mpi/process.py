@@ -132,8 +132,7 @@ class Process(Runtime):
     def end_without_finalizing(self, status: int) -> None:
         """End this process where others may have been lost, with those that are left: MPI_Finalize of Open MPI 5.0.11
         now and then waits for the lost ones forever."""
-        sys.stdout.flush()
-        sys.stderr.flush()
+        _flush()
         with self.without_stopped("MPI_Barrier", self._patience), suppress(MPI.Exception):
             self.together.Barrier()
         segments.remove_own()
@@ -196,12 +195,17 @@ def end_as_commands_do() -> None:
 
 def _print_out() -> None:
     """Wait until what was printed is on its way."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     end = time.monotonic() + READING
     while (_unread(1) or _unread(2)) and time.monotonic() < end:
         time.sleep(0.01)
     time.sleep(PRINTING)
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError, OSError, ValueError):  # None, without a reader, closed by the user's code
+            stream.flush()
 
 
 def _unread(descriptor: int) -> int:

@@ -49,6 +49,13 @@ def test_a_run_folder_on_one_node_alone(algorithm: str, warned: bool, tmp_path: 
     assert [line.split(": no checkpoint")[0] for line in lines] == [f"{tmp_path}: not seen by ranks 1, 2"] * warned
 
 
+@pytest.mark.parametrize("remembers", [False, True])
+def test_a_network_that_remembers(remembers: bool) -> None:
+    network: Any = SimpleNamespace(name="model.import = 'net.py:build'", remembers=lambda: remembers)
+    lines = list(warnings.of_network(network))
+    assert len(lines) == remembers and all("net.py:build': made anew, as for predict" in line for line in lines)
+
+
 def test_threads_that_are_not_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a BLAS that threadpoolctl does not know: three ranks on two cores trained a tenth of the samples."""
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS"):

@@ -1,9 +1,11 @@
 """PyTorch modules as models, against PyTorch itself; test_model.py has what they share with other models."""
 
+import copy
 import ctypes
 import itertools
 import random
 import resource
+import sys
 from collections.abc import Callable
 
 import numpy as np
@@ -565,6 +567,15 @@ class Rounded(nn.Module):
         return x.long()
 
 
+class Sparse(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(4, 3))
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        return nn.functional.embedding(x.flatten(1).abs().long() % 4, self.weight, sparse=True).mean(1)
+
+
 def shared_memory() -> nn.Module:
     module = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.Linear(4, 3))
     module[2].weight.data = module[1].weight.data[:3]
@@ -584,6 +595,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "1.weight is float16, not float32": lambda: nn.Sequential(FLAT, nn.Linear(4, 3).half()),
     "0.weight lies on meta": lambda: nn.Sequential(nn.Linear(4, 3, device="meta")),
     "0 has sparse gradients": lambda: nn.Sequential(nn.Embedding(4, 3, sparse=True)),
+    "weight has a sparse gradient; compute with sparse=False": Sparse,
     "0 changes its weights in forward; build it without max_norm": lambda: nn.Sequential(
         nn.Embedding(4, 3, max_norm=9.0)
     ),
@@ -609,6 +621,29 @@ def test_what_cannot_be_trained_is_refused_by_name(reason: str) -> None:
     with pytest.raises(BadInput) as refused:
         TorchModel(lambda seed: REFUSED[reason](), (2, 2), 3, name="model.import = 'x.py:build'")
     assert str(refused.value).startswith("model.import = 'x.py:build': ") and reason in str(refused.value)
+
+
+class Keeping(nn.Linear):
+    """It evaluates with weights that it computed when it last trained, or fails where it has not."""
+
+    def __init__(self, made: bool) -> None:
+        super().__init__(4, 3)
+        if made:
+            self.doubled = 2 * self.weight.detach()
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        if self.training:
+            self.doubled = 2 * self.weight
+        return nn.functional.linear(x.flatten(1), self.doubled)
+
+
+def test_a_module_that_keeps_what_it_has_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is evaluated in training is not what a module gives that is made from a checkpoint."""
+    monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
+    usual = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 3))
+    for module, remembers in ((Keeping(True), True), (Keeping(False), True), (usual, False)):
+        model = TorchModel(lambda seed, module=module: copy.deepcopy(module), (2, 2), 3)
+        assert model.remembers() is remembers
 
 
 def test_lazy_layers_and_a_loss_of_ones_own() -> None:

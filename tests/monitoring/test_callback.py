@@ -17,7 +17,7 @@ from mpitrain.errors import Overdue
 from mpitrain.monitoring.records import Metrics
 
 LOG = """
-import asyncio, json, os, random
+import asyncio, json, os, random, sys
 import numpy
 
 def keep(record):
@@ -38,6 +38,19 @@ def interrupting(record):
 
 def cancelled(record):
     raise asyncio.CancelledError("a request")
+
+class Unsaid(Exception):
+    def __str__(self):
+        raise RuntimeError("no text")
+
+def unsaid(record):
+    raise Unsaid
+
+def red(record):
+    raise RuntimeError("\x1b[31mred")
+
+def closing(record):
+    sys.stdout.close()
 """
 KEYS = ("--set", "training.epochs=2", "--set", "run.progress=plain", "--set", "algorithm.order=round-robin")
 
@@ -71,6 +84,8 @@ def test_it_gets_every_record_once(simulated: Callable[..., Any], folder: Path) 
         ("leaving", "SystemExit: 3"),
         ("interrupting", "KeyboardInterrupt: KeyboardInterrupt"),
         ("cancelled", "CancelledError: a request"),
+        ("unsaid", "Unsaid: Unsaid"),
+        ("red", r"RuntimeError: \x1b[31mred"),
     ],
 )
 def test_what_it_raises_is_said_once(simulated: Callable[..., Any], folder: Path, function: str, said: str) -> None:
@@ -78,6 +93,12 @@ def test_what_it_raises_is_said_once(simulated: Callable[..., Any], folder: Path
     ended = simulated(3, *KEYS, "--set", f"run.callback=log.py:{function}", "--out", "run")
     assert ended.status == 0 and len((folder / "run/metrics.jsonl").read_text().splitlines()) > 5
     assert ended.out.count("run.callback") == 1 and f"run.callback: {said}; the training" in ended.out
+
+
+def test_one_that_closes_standard_output(launch: Callable[..., Any], folder: Path) -> None:
+    """The other ranks waited for the first, which could not say its error."""
+    ended = launch(2, *KEYS, "--set", "run.callback=log.py:closing", "--out", "run", deadline=90)
+    assert ended.status == 0 and (folder / "run/summary.json").exists(), ended.err
 
 
 def test_a_rank_that_is_lost_meanwhile_is_not_said_to_be_its_own_fault(

@@ -152,6 +152,8 @@ class Attracted(Moving):
         self._centre.complete()
         self.leave(t)
         self._kept = self.model()
+
+    def close(self) -> None:
         self.attendance.busy = False
         self._centre.close()
 

@@ -111,9 +111,7 @@ class Gradients(Method):
         if not self._running:
             self._begin_sums()
         if p.grad is not None and p.grad.layout is not torch.strided:
-            raise BadInput(
-                f"model: {self.flat.names[number]} has a sparse gradient; sums over the ranks are of whole ones"
-            )
+            raise BadInput(f"model: {self.flat.names[number]} has a sparse gradient; compute with sparse=False")
         self._final[number] = True
         self._report()
 

@@ -50,6 +50,9 @@ class Method:
     def finish(self, t: int) -> None:
         """End the training after t batches. Collective."""
 
+    def close(self) -> None:
+        """Free what the ranks hold together. Collective."""
+
     def release(self) -> None:
         """Free what the method holds; the block has ended, in whatever way."""
 

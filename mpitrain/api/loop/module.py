@@ -27,6 +27,11 @@ class FlatModule:
             raise BadInput(f"model: a {type(module).__name__}, not a torch.nn.Module")
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise BadInput(f"optimizer: a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+        try:
+            optimizer.register_step_pre_hook(lambda *_: None).remove()
+        except AttributeError:  # its constructor does not call torch.optim.Optimizer's
+            line = f"optimizer: a {type(optimizer).__name__}, whose steps cannot be seen; give the one that it wraps"
+            raise BadInput(line) from None
         examination.require_plain(module, "model")
         self.module, self.optimizer = module, optimizer
         named = examination.trained(module)

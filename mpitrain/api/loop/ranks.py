@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -17,11 +17,12 @@ from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.past import Clock
 from mpitrain.api.loop.record import RunRecord
 from mpitrain.api.loop.saves import Saves
-from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, naming
+from mpitrain.errors import BadInput, Overdue, TrainingFailed, WireError, naming, say
 from mpitrain.mpi import Transport, abort, end_as_commands_do, traceback_of_rank
 from mpitrain.mpi.agreement import agreed, ending_together
 
 GRACE = 5.0  # most seconds that the others' waits last longer, so that a rank that waits in a user's call can name it
+TOGETHER = 5.0  # seconds within which ranks exit together
 
 Start = Callable[[Transport, Attendance], tuple[FlatModule, Method, RunRecord]]
 
@@ -61,6 +62,7 @@ class Ranks:
         self.rank, self.size = self._transport.rank, self._transport.size
         try:
             self._transport.grace = min(self._deadline / 4, GRACE)
+            self._exits = self._transport.duplicate()
             self._attendance = Attendance(self._transport)
             self._attendance.__enter__()
             self._flat, self._method, self._record = self._start(self._transport, self._attendance)
@@ -223,6 +225,9 @@ class Ranks:
             self._attendance.__enter__()  # from now on the rank calls MPI itself
         except (Overdue, TrainingFailed, WireError) as met:  # by the thread that called MPI while the user's code ran
             error = met
+        if isinstance(error, SystemExit) and self.size > 1:
+            self._exit(error.code)
+            return False
         if error is not None:
             self._fail(error)
             return False
@@ -237,6 +242,7 @@ class Ranks:
         self._done()
         self._method.finish(self._t)
         np.copyto(self._flat.x, self._method.model())
+        self._method.close()
         self._flat.average_statistics(self._transport)
         self._flat.share_buffers(self._transport)
         reason = "finished" if self._flat.finite else "diverged"
@@ -245,13 +251,38 @@ class Ranks:
             raise TrainingFailed(f"the parameters are not finite after {self._t} batches")
         return 0
 
-    def _fail(self, error: BaseException) -> None:
-        """End the job because of an error on this rank. Returns if a single rank's caller is to see the error."""
+    def _exit(self, code: object) -> None:
+        """Let this rank end as its user wants, if all ranks exit; otherwise end the job, with the user's status."""
         Ranks._open = None
         self._undo.close()
-        if isinstance(error, BadInput | Overdue | TrainingFailed | WireError) and (
-            self.size > 1 or not isinstance(error, BadInput)
-        ):
+        transport, exited = self._transport, self._exits.comm.Ibarrier()
+        status = int(code is not None) if not isinstance(code, int) else code % 256
+        end = transport.clock() + TOGETHER
+        transport.until(lambda: bool(exited.Test()) or transport.clock() > end, "the other ranks' exit")
+        if not exited.Test():
+            say(f"rank {self.rank} called sys.exit({'' if code is None else repr(code)}), and not all ranks did")
+            abort(status or 1)
+            return
+        transport.deadline, transport.grace = TOGETHER, 0.0
+        try:
+            with suppress(BadInput):  # gradients that are in no step
+                self._method.settle()
+            self._method.close()
+            transport.leave()
+            transport.runtime.finalize_within(self._deadline)
+        except (Overdue, TrainingFailed, WireError):  # some exited amid their messages, as by a signal
+            abort(status)
+
+    def _fail(self, error: BaseException) -> None:
+        """End the job because of an error on this rank. Returns if the caller is to see the error."""
+        Ranks._open = None
+        self._undo.close()
+        if isinstance(error, BadInput) and (error.agreed or self.size == 1):
+            error.agreed = True
+            if self.size > 1:
+                ending_together(self._transport, lambda: 2)
+            return  # each rank's caller sees the error
+        if isinstance(error, BadInput | Overdue | TrainingFailed | WireError):
 
             def again() -> int:
                 raise error

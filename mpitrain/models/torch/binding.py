@@ -109,6 +109,9 @@ class Binding:
             p, place = self._parameters[number], self._places[number]
             if p.grad is None:
                 self._decay(number, place.zero_(), place)
+            elif p.grad.layout is not torch.strided:
+                name = self.layout.parameters[number].name
+                raise RuntimeError(f"{name} has a sparse gradient; compute with sparse=False")
             elif not self._decay(number, p.grad, place):
                 places.append(place)
                 gradients.append(p.grad)

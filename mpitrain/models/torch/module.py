@@ -1,8 +1,9 @@
 """Any torch.nn.Module as a model."""
 
 import copy
+import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from math import prod
 from typing import Any, Literal, SupportsFloat
@@ -30,6 +31,7 @@ Make = Callable[[int], object]
 
 MIX = 2654435761  # an odd number: shares of one minibatch have different seeds, of which PyTorch takes 32 bits
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+APART = 1e-3  # relative distance of outputs, far more than rounding makes
 #: Seeds what a module draws while it is evaluated, the same numbers every time.
 EVALUATION: list[int] = stream(0, "evaluation").integers(1 << 32, size=3).tolist()
 
@@ -188,6 +190,29 @@ class TorchModel(Model):
         if self.statistics.names() <= kept.keys():
             self.statistics.belong_to(parameters)
 
+    def remembers(self) -> bool:
+        """Whether a module that has trained and one that is made anew, given its tensors, differ in their outputs."""
+        if "torch._dynamo" in sys.modules:  # what is compiled would be compiled anew, which takes long
+            return False
+        used, fresh = (torch_state.cast(self._made(self._seed), DTYPES[self.dtype.name]) for _ in range(2))
+        x = self.inputs(examination.two_samples(self).inputs).cpu()
+        with examination.drawing(self._seed), torch.no_grad():
+            _move(used)
+            used.train()(x)  # neither with the initial parameters nor with those that are evaluated
+            _move(used)
+            tensors = torch_state.held(fresh)
+            for name, tensor in torch_state.held(used).items():
+                torch_state.fill(tensors[name], torch_state.numbers(tensor))
+            outputs = []
+            for module in (used, used, fresh):
+                HOST.seed(EVALUATION)
+                with suppress(Exception):  # of a module that only training makes whole
+                    outputs.append(HOST.copied(module.eval()(x).to(DTYPES[self.dtype.name])))
+        if len(outputs) < 3:
+            return True
+        first, again, other = outputs
+        return np.array_equal(first, again) and bool(np.linalg.norm(first - other) > APART * np.linalg.norm(other))
+
     def standalone(self, parameters: Array) -> torch.nn.Module:
         """A module of its own, on the CPU, with these parameters and what belongs to them, in evaluation mode."""
         module = torch_state.cast(self._made(self._seed), DTYPES[parameters.dtype.name])
@@ -262,6 +287,12 @@ class TorchModel(Model):
 
     def _autocast(self) -> AbstractContextManager[object]:
         return self.place.bf16() if self._bf16 else nullcontext()
+
+
+def _move(module: torch.nn.Module) -> None:
+    """Give the module other parameters."""
+    for _, p in examination.trained(module):
+        p.data = 1.25 * p.data + 0.01
 
 
 def standalone(model: Model, parameters: Array) -> torch.nn.Module:

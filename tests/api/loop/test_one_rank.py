@@ -105,6 +105,13 @@ def test_a_rate_for_each_group_has_no_unit() -> None:
         pass
 
 
+class Wrapper(torch.optim.Optimizer):
+    """As those of accelerate and of Lookahead, without the constructor of its class."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
+
 def test_other_models_and_optimizers() -> None:
     model, other = nn.Linear(2, 2), nn.Linear(2, 2)
     for given, optimizer, line in (
@@ -115,6 +122,7 @@ def test_other_models_and_optimizers() -> None:
         (nn.EmbeddingBag(5, 2, sparse=True), None, "sparse gradients"),
         (3, sgd(model), "model: a int, not a torch.nn.Module"),
         (model, 3, "optimizer: a int, not a torch.optim.Optimizer"),
+        (model, Wrapper(sgd(model)), "optimizer: a Wrapper, whose steps cannot be seen; give the one that it wraps"),
     ):
         optimizer = sgd(given) if optimizer is None else optimizer
         with pytest.raises(BadInput, match=line), mpitrain.distribute(given, optimizer, "allreduce"):

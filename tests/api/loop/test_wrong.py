@@ -35,7 +35,7 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
         ("another seed", "easgd", r"mpitrain: rank 1 called distribute\(.*seed=6, tau=3\), rank 0 .*seed=5"),
         ("exception", "easgd", "rank 1: KeyError: 'mine'"),
         ("learning rate", "allreduce", "mpitrain: rank 1: the learning rate is 0.02, rank 0's 0.1, after 5 batches"),
-        ("exit", "block-momentum", "rank 1: SystemExit: 3"),
+        ("exit", "block-momentum", r"mpitrain: rank 1 called sys.exit\(3\), and not all ranks did"),
         ("moved", "easgd", "mpitrain: model: 0.weight has got other memory within the block"),
         ("stopped", "allreduce", r"mpitrain: rank \d: waited 2 s for rank 1 \(.*\); deadline sets the seconds"),
         ("unfrozen", "easgd", "mpitrain: model: 0.bias needs a gradient, and did not at the start"),
@@ -54,8 +54,15 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
 )
 def test_a_fault_on_one_rank(launch: Callable[..., Any], case: str, algorithm: str, line: str) -> None:
     ended = launch(2, case, algorithm, program=(PROGRAM,), deadline=90, cold=case == "stopped")
-    assert ended.status != 0 and "rank 0: " not in ended.out
+    assert (ended.status == 3 if case == "exit" else ended.status != 0) and "rank 0: " not in ended.out
     assert re.search(f"^{line}", ended.err, re.MULTILINE), ended.err
+
+
+@pytest.mark.parametrize("algorithm", ["allreduce", "easgd", "sparse-delta"])
+def test_all_ranks_exit(launch: Callable[..., Any], algorithm: str) -> None:
+    """With the user's status, and without a word."""
+    ended = launch(2, "exit together", algorithm, program=(PROGRAM,), deadline=90)
+    assert ended.status == 3 and "SystemExit" not in ended.err and "WARN" not in ended.err, ended.err
 
 
 @pytest.mark.parametrize(
@@ -74,6 +81,23 @@ def test_a_rank_that_fails_before_it_comes(launch: Callable[..., Any], call: str
     ended = launch(3, program=("-c", "\n".join(lines)), deadline=90)
     assert ended.status != 0 and "KeyError: 'mine'" in ended.err
     assert re.search(r"^mpitrain: rank \d: waited 2 s for rank 1 \(the start of the program\)", ended.err, re.MULTILINE)
+
+
+def test_bad_input_that_a_program_catches_or_not(launch: Callable[..., Any]) -> None:
+    """All ranks may catch it, and go on; what one rank does not catch ends it as it ends several."""
+    lines = (
+        "import torch, mpitrain",
+        "net = torch.nn.Linear(1, 1)",
+        "sgd = torch.optim.SGD(net.parameters(), 1.0)",
+        "try: mpitrain.distribute(net, sgd, seed=-1).__enter__()",
+        "except mpitrain.errors.BadInput: print('caught')",
+        "with mpitrain.distribute(net, sgd) as ranks:",
+        "    net.double(), next(ranks.share([torch.ones(1, 1)]))",
+    )
+    for ranks in (1, 2):
+        ended = launch(ranks, program=("-c", "\n".join(lines)), deadline=90)
+        assert ended.status == 2 and ended.out.split() == ["caught"] * ranks, ended.err
+        assert ended.err.startswith("mpitrain: model: weight has got other memory") and "Traceback" not in ended.err
 
 
 def test_steps_that_differ(launch: Callable[..., Any]) -> None:
