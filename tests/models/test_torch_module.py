@@ -637,11 +637,23 @@ class Keeping(nn.Linear):
         return nn.functional.linear(x.flatten(1), self.doubled)
 
 
+class Choosy(nn.Linear):
+    """It fails with parameters that it would not have."""
+
+    def __init__(self) -> None:
+        super().__init__(4, 3)
+        self.sum = float(self.weight.sum())
+
+    def forward(self, x: "torch.Tensor") -> "torch.Tensor":
+        assert abs(float(self.weight.sum()) - self.sum) < 1e-3
+        return super().forward(x.flatten(1))
+
+
 def test_a_module_that_keeps_what_it_has_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is evaluated in training is not what a module gives that is made from a checkpoint."""
     monkeypatch.delitem(sys.modules, "torch._dynamo", raising=False)
     usual = nn.Sequential(nn.Flatten(), nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Dropout(), nn.Linear(4, 3))
-    for module, remembers in ((Keeping(True), True), (Keeping(False), True), (usual, False)):
+    for module, remembers in ((Keeping(True), True), (Keeping(False), True), (usual, False), (Choosy(), False)):
         model = TorchModel(lambda seed, module=module: copy.deepcopy(module), (2, 2), 3)
         assert model.remembers() is remembers
 

@@ -3,7 +3,7 @@
 import copy
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from math import prod
 from typing import Any, Literal, SupportsFloat
@@ -32,6 +32,7 @@ Make = Callable[[int], object]
 MIX = 2654435761  # an odd number: shares of one minibatch have different seeds, of which PyTorch takes 32 bits
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 APART = 1e-3  # relative distance of outputs, far more than rounding makes
+TRIED = 1 << 26  # most parameters of a module that is made twice more to see whether it remembers
 #: Seeds what a module draws while it is evaluated, the same numbers every time.
 EVALUATION: list[int] = stream(0, "evaluation").integers(1 << 32, size=3).tolist()
 
@@ -191,26 +192,32 @@ class TorchModel(Model):
             self.statistics.belong_to(parameters)
 
     def remembers(self) -> bool:
-        """Whether a module that has trained and one that is made anew, given its tensors, differ in their outputs."""
-        if "torch._dynamo" in sys.modules:  # what is compiled would be compiled anew, which takes long
+        """Whether a module that has trained and one that is made anew, given its tensors, differ in their outputs. Not
+        tried where that takes long, as for what is compiled, and would be anew, or needs a GPU."""
+        if self.layout.size > TRIED or self.place.device.type != "cpu" or "torch._dynamo" in sys.modules:
             return False
         used, fresh = (torch_state.cast(self._made(self._seed), DTYPES[self.dtype.name]) for _ in range(2))
-        x = self.inputs(examination.two_samples(self).inputs).cpu()
+        x = self.inputs(examination.two_samples(self).inputs)
+
+        def evaluated(module: torch.nn.Module) -> Array:
+            HOST.seed(EVALUATION)
+            return HOST.copied(module.eval()(x).to(DTYPES[self.dtype.name]))
+
         with examination.drawing(self._seed), torch.no_grad():
-            _move(used)
-            used.train()(x)  # neither with the initial parameters nor with those that are evaluated
-            _move(used)
-            tensors = torch_state.held(fresh)
-            for name, tensor in torch_state.held(used).items():
-                torch_state.fill(tensors[name], torch_state.numbers(tensor))
-            outputs = []
-            for module in (used, used, fresh):
-                HOST.seed(EVALUATION)
-                with suppress(Exception):  # of a module that only training makes whole
-                    outputs.append(HOST.copied(module.eval()(x).to(DTYPES[self.dtype.name])))
-        if len(outputs) < 3:
-            return True
-        first, again, other = outputs
+            try:
+                _move(used)
+                used.train()(x)  # neither with the initial parameters nor with those that are evaluated
+                _move(used)
+                first, again = evaluated(used), evaluated(used)
+            except Exception:  # perhaps it takes no such parameters
+                return False
+            try:
+                tensors = torch_state.held(fresh)
+                for name, tensor in torch_state.held(used).items():
+                    torch_state.fill(tensors[name], torch_state.numbers(tensor))
+                other = evaluated(fresh)
+            except Exception:  # only training makes it whole
+                return True
         return np.array_equal(first, again) and bool(np.linalg.norm(first - other) > APART * np.linalg.norm(other))
 
     def standalone(self, parameters: Array) -> torch.nn.Module:

@@ -96,7 +96,7 @@ def test_bad_input_that_a_program_catches_or_not(launch: Callable[..., Any]) -> 
     )
     for ranks in (1, 2):
         ended = launch(ranks, program=("-c", "\n".join(lines)), deadline=90)
-        assert ended.status == 2 and ended.out.split() == ["caught"] * ranks, ended.err
+        assert ended.status == 2 and ended.out.count("caught") == ranks, ended.err
         assert ended.err.startswith("mpitrain: model: weight has got other memory") and "Traceback" not in ended.err
 
 
