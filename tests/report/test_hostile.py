@@ -232,6 +232,7 @@ def test_a_comparison_shows_no_escapes(
     """Of a configuration's file name; a bar in it does not break the Markdown table."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a|b\x1b[31m.toml").write_text('[algorithm]\nname = "msgd"\n')
+    (tmp_path / "out").mkdir()
     words = ["compare", "a|b\x1b[31m.toml", "--target-error", "0.1", "--out", "out"]
     for last in ("--list", "--table"):
         main([*words, last])
