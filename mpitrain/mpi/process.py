@@ -52,11 +52,11 @@ class Process(Runtime):
         not parsed yet. Raises BadInput if it cannot start here."""
         if self._patience:
             return
-        self._watchdog.rank = rank_of(os.environ, 0)
-        self._patience = first_deadline(sys.argv)
+        self._watchdog.rank, patience = rank_of(os.environ, 0), first_deadline(sys.argv)
         self.warn_of_little_memory()
-        with self._watchdog.blocking("MPI_Init", self._patience, LOADING):
+        with self._watchdog.blocking("MPI_Init", patience, LOADING):
             initialise()
+        self._patience = patience
         self._watchdog.rank = MPI.COMM_WORLD.rank  # the watchdog's thread may not ask
         segments.note()
 

@@ -22,6 +22,23 @@ def test_a_connection_that_was_not_passed_on_is_one_line(words: tuple[str, ...])
     assert ended.stderr.startswith("mpitrain: PMI_FD = 987: closed") and len(ended.stderr.splitlines()) == 1
 
 
+@pytest.mark.skipif(MPI.get_vendor()[0] != "MPICH", reason="its launcher's connection is a descriptor")
+def test_a_start_that_has_failed_fails_again() -> None:
+    """In a program that has caught the first failure, as a notebook has: MPI would end the process without a word."""
+    lines = (
+        "from mpitrain.errors import BadInput",
+        "from mpitrain.mpi import Transport",
+        "for _ in range(2):",
+        "    try: Transport()",
+        "    except BadInput as error: print(error)",
+    )
+    environment = {**os.environ, "PMI_FD": "987", "PMI_RANK": "0", "PMI_SIZE": "2"}
+    command = [sys.executable, "-c", "\n".join(lines)]
+    ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+    first, second = ended.stdout.splitlines()
+    assert (ended.returncode, ended.stderr) == (0, "") and first == second and first.startswith("PMI_FD = 987: closed")
+
+
 def test_mpi_is_started_by_what_uses_it() -> None:
     """Not by an import of this program; by the Python interface at once, since a user's program may call MPI then."""
     program = "import mpitrain.api.train, mpitrain.mpi as mpi; before = mpi.MPI.Is_initialized()\n"
