@@ -1,10 +1,9 @@
-"""Ranks that start in a quarter of the time: a process that has loaded the program and its compiled loops forks them.
+"""Ranks that start in an eighth of the time: a process that has loaded the program and its compiled loops forks them.
 
     python tests/warm.py serve SOCKET [MODULE ...]      fork ranks, with these modules loaded, until standard input ends
     mpirun -n 3 python -IS tests/warm.py rank SOCKET WORD ...      do what `mpirun -n 3 python WORD ...` does
 
-A rank that trains for a twentieth of an epoch takes 0.13 s of a core of an EPYC so, and 0.28 s where it loads all but
-NumPy, Numba and HDF5 itself.
+A rank that trains for a twentieth of an epoch takes 0.13 s of an EPYC's core so, and 1.1 s where it loads all itself.
 What mpirun starts here hands its descriptors, cores, environment and folder to a child of the server, and ends as that
 does; when it is killed, so is the child. Each rank starts MPI itself. Not for tests of how processes start, stop and
 die.

@@ -91,8 +91,8 @@ def _say_what_is_kept(path: Path, overrides: Sequence[str], config: Config) -> N
     with suppress(BadInput):  # the file need not be valid: none of its values is used
         given = configuration.load(path, list(overrides))
         asked, kept = (flat(tomllib.loads(configuration.to_toml(each))) for each in (given, config))
-        said = flat(configuration.read_toml(path)).keys() - {"data.path"}  # may be relative to another folder
-        said = {"algorithm.optimizer.name" if key == "training.optimizer" else key for key in said}
+        told = configuration.with_optimizer(configuration.read_toml(path))
+        said = flat(told).keys() - {"data.path"}  # may be relative to another folder
         if other := sorted(key for key in said if asked.get(key) not in ("auto", kept.get(key))):
             say(f"warning: {path}: the run keeps its own {', '.join(other)}; --set changes them")
 

@@ -66,9 +66,9 @@ def of_unseen_folder(session: Session) -> list[str]:
     run = session.saver.folder.parent
     with transport.working():
         texts = transport.gather_texts("" if run.is_dir() else "unseen", "the run folder")
-    unseen = named([rank for rank, text in enumerate(texts) if text])
+    unseen = [rank for rank, text in enumerate(texts) if text]
     why = "no checkpoint is written before the end, and that one lacks their own vectors; all nodes should share it"
-    return [f"{run}: not seen by {unseen}: {why}"] if any(texts) else []
+    return [f"{run}: not seen by {named(unseen)}: {why}"] if unseen else []
 
 
 def of_resume(session: Session, before: Record | None) -> Iterator[str]:
@@ -114,8 +114,8 @@ def of_keys(session: Session) -> Iterator[str]:
 def of_network(network: Model) -> Iterator[str]:
     """Warn of a user's module that keeps what it has computed, such as weights, where no checkpoint finds it."""
     if network.remembers():
-        why = "it keeps what forward has computed outside of parameters and buffers; compute it in each forward"
-        yield f"{network.name}: made anew, as for predict or a resume, the module gives other outputs: {why}"
+        keeps = "forward keeps what it has computed in an attribute, which no checkpoint holds"
+        yield f"{network.name}: {keeps}: predict and a resume get other outputs; compute it in each call"
 
 
 def of_threads(number: int, share: int) -> Iterator[str]:

@@ -38,7 +38,7 @@ def share(
     """Give all ranks a saver for the folder of rank 0's, and the checkpoint that the run resumes from and the token of
     its lease, which rank 0 knows. Collective."""
     paths = [str(saver.folder.absolute()) if saver else "", str(resumed.absolute()) if resumed else ""]
-    token = token_of(saver.folder.parent) if saver and not transport.rank else ""
+    token = token_of(saver.folder.parent) if saver else ""
     told = transport.broadcast(os.fsencode("\0".join((*paths, token))), "the run folder")
     folder, found, token = os.fsdecode(told).split("\0")
     if folder and saver is None:

@@ -35,7 +35,7 @@ def load(path: Path | None, overrides: list[str], resumed: bool = False) -> Conf
     if resumed:
         if not _key(table, "name"):
             raise BadInput(f"{path}: is incomplete: it names no algorithm")
-        said = _with_optimizer(with_keys({}, overrides))
+        said = with_optimizer(with_keys({}, overrides))
         if _key(said, "name") not in (None, _key(table, "name")):
             del table["algorithm"]
         elif _key(said, "preset") not in (None, _key(table, "preset")):
@@ -77,7 +77,7 @@ def _beyond(table: Record, usual: Record) -> Record:
 
 def resolve(table: Record) -> Config:
     """Check a table and fill in the algorithm's defaults. Raises BadInput naming the key."""
-    table = _with_optimizer(table)
+    table = with_optimizer(table)
     check_names(table)
     chosen = cast(Record, table.get("algorithm", {}))
     merged = _merge(defaults_of(chosen), _with_preset(table))
@@ -159,7 +159,7 @@ def _merge(under: Record, over: Record) -> Record:
     return merged
 
 
-def _with_optimizer(table: Record) -> Record:
+def with_optimizer(table: Record) -> Record:
     """The table with `training.optimizer` as algorithm.optimizer.name. Raises BadInput if both are given and differ."""
     training, algorithm = table.get("training"), table.get("algorithm", {})
     if not (isinstance(training, dict) and "optimizer" in training and isinstance(algorithm, dict)):

@@ -95,16 +95,21 @@ def test_a_changed_configuration_comes_with_the_first_checkpoint(
     assert config_of(run, "name") == 'name = "easgd"' and config_of(run, "epochs") == "epochs = 3.0"
 
 
+def goes_on(simulated: Callable[..., Any], folder: Path, ranks: int, algorithm: str, change: str) -> None:
+    """A run on as many ranks is trained for an epoch, and for a second one with a changed key."""
+    common = ("--set", "run.evaluate_every=0", "--set", "training.epochs=1", "--out", "run")
+    assert simulated(ranks, "--set", f"algorithm.name={algorithm}", *common).status == 0
+    ended = simulated(ranks, *resume(change, "training.epochs=2"))
+    assert ended.status == 0, ended.err
+    assert json.loads((folder / "run/summary.json").read_text())["samples"] == 2 * 1438
+
+
 @pytest.mark.parametrize(("first", "then"), [("easgd-sync", "easgd"), ("easgd", "eamsgd"), ("eamsgd", "easgd-sync")])
 def test_another_algorithm_starts_at_the_centre(
     simulated: Callable[..., Any], tmp_path: Path, first: str, then: str
 ) -> None:
     """On the same ranks, too: what a rank keeps of its own means nothing to another algorithm."""
-    common = ("--set", "run.evaluate_every=0", "--set", "training.epochs=1", "--out", "run")
-    assert simulated(2, "--set", f"algorithm.name={first}", *common).status == 0
-    ended = simulated(2, *resume(f"algorithm.name={then}", "training.epochs=2"))
-    assert ended.status == 0, ended.err
-    assert json.loads((tmp_path / "run/summary.json").read_text())["samples"] == 2 * 1438
+    goes_on(simulated, tmp_path, 2, first, f"algorithm.name={then}")
 
 
 @pytest.mark.parametrize(
@@ -115,11 +120,7 @@ def test_a_vector_that_a_key_adds_begins_at_0(
     simulated: Callable[..., Any], tmp_path: Path, name: str, key: str
 ) -> None:
     """A velocity, or what ranks have not sent: the ranks' pieces of the checkpoint do not have it."""
-    common = ("--set", "run.evaluate_every=0", "--set", "training.epochs=1", "--out", "run")
-    assert simulated(3, "--set", f"algorithm.name={name}", *common).status == 0
-    ended = simulated(3, *resume(f"algorithm.{key}", "training.epochs=2"))
-    assert ended.status == 0, ended.err
-    assert json.loads((tmp_path / "run/summary.json").read_text())["samples"] == 2 * 1438
+    goes_on(simulated, tmp_path, 3, name, f"algorithm.{key}")
 
 
 def test_an_average_that_the_checkpoint_lacks_begins_at_its_parameters(

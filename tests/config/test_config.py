@@ -177,13 +177,9 @@ def test_another_optimizer_on_a_resume_has_its_own_options(tmp_path: Path, key: 
     path = tmp_path / "config.toml"
     first = configuration.load(None, [f"algorithm.name={name}", "training.optimizer=momentum"])
     path.write_text(configuration.to_toml(first))
-    again = configuration.load(path, [f"{key}=adamw", "algorithm.optimizer.beta1=0.8"], resumed=True).algorithm
-    assert (
-        again
-        == configuration.load(
-            None, [f"algorithm.name={name}", f"{key}=adamw", "algorithm.optimizer.beta1=0.8"]
-        ).algorithm
-    )
+    other = [f"{key}=adamw", "algorithm.optimizer.beta1=0.8"]
+    new = configuration.load(None, [f"algorithm.name={name}", *other])
+    assert configuration.load(path, other, resumed=True).algorithm == new.algorithm
     assert configuration.load(path, [f"{key}=momentum"], resumed=True).algorithm == first.algorithm
 
 

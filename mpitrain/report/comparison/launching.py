@@ -7,10 +7,11 @@ the process that starts the others.
 import subprocess
 from collections.abc import Collection
 from pathlib import Path
+from typing import cast
 
 from mpitrain.api.clusters import find
 from mpitrain.api.launching import PROGRAM, Relay, last_words, on_ranks, start
-from mpitrain.errors import BadInput, naming
+from mpitrain.errors import BadInput, naming, some
 from mpitrain.report import ingredients
 from mpitrain.report.comparison.matrix import Element
 
@@ -91,5 +92,5 @@ def run(element: Element, words: list[str], deadline: float, relay: Relay) -> st
     if (ranks := results.get("ranks", element.training)) != element.training:
         other = "is the launcher that of another MPI than mpi4py's?"
         why = "others were lost; delete its folder to run it again" if results.get("lost_ranks") else other
-        return f"ran on {ranks} rank{'s' * (ranks != 1)}, not {element.training}: {why}"
+        return f"ran on {some(cast(int, ranks), 'rank')}, not {element.training}: {why}"
     return "" if element.state() == "finished" else "left no summary"
