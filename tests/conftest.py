@@ -45,7 +45,7 @@ settings.register_profile("quick", settings.get_profile("patient"), max_examples
 MPIRUN = Path(sys.executable).with_name("mpirun")
 ROOT = Path(__file__).resolve().parent.parent
 FAULTS, WARM = (str(Path(__file__).with_name(f"{name}.py")) for name in ("faults", "warm"))
-COLD = {"jobs", "processes", "repository"}  # folders of tests whose ranks start as a user's do
+COLD = {"jobs", "processes"}  # folders of tests whose ranks start as a user's do
 FAKE = Path(__file__).with_name("fake_cupy") / "cupy" / "__init__.py"
 
 

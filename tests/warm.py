@@ -142,6 +142,8 @@ def _become(connection: socket.socket) -> list[str]:
     sys.stderr = open(2, "w", buffering=1, closefd=False, errors="backslashreplace")  # noqa: SIM115
     os.sched_setaffinity(0, cores)
     os.chdir(folder)
+    if loaded := sys.modules.get("multiprocessing.process"):
+        loaded.ORIGINAL_DIR = folder  # as where it is loaded after the start
     os.environ.clear()
     os.environ.update(environment)
     return list(words)

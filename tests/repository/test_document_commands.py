@@ -3,6 +3,7 @@
 Not run are commands that download or install something, submit to a cluster, or want a GPU.
 """
 
+import importlib.util
 import io
 import json
 import pickle
@@ -24,6 +25,7 @@ from mpitrain.__main__ import COMMANDS, parser
 from mpitrain.data.writer import ShardWriter
 from mpitrain.files import Record
 
+LOADED = ("torch",) if importlib.util.find_spec("torch") else ()  # warm ranks load it
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted(ROOT.glob("docs/*.md")), *sorted(ROOT.glob("examples/**/README.md"))]
 NOT_RUN = (
