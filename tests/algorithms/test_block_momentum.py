@@ -73,10 +73,12 @@ def test_bmuf_with_look_ahead_by_hand() -> None:
 def test_the_momentum_of_a_shortened_period_is_shortened_by_hand() -> None:
     """τ = 2, μ = ½, η = ¼, and one step left: μ·½ = ¼. First two steps of g = 8 by both ranks from 8: x = 4, v = −4.
 
-    Ranks start at 4; g = 4: x = 3, Δ = −1; v = −1 − 1 = −2; Θ = 2. Without momentum the mean of the ranks stays: 3.
+    Ranks start at 4; g = 4: x = 3, Δ = −1; v = −1 − 1 = −2; Θ = 2. Without momentum the mean of the ranks stays: 3. So
+    does it where ranks start ahead, at 4 + ½·(−4) = 2: x = 1.
     """
-    for momentum, expected in ((0.5, 2.0), (0.0, 3.0)):
-        ranks = Ranks(np.array([8.0]), 2, "algorithm.tau=2", f"algorithm.momentum={momentum}")
+    for momentum, start, expected in ((0.5, "none", 2.0), (0.0, "none", 3.0), (0.5, "start", 1.0)):
+        keys = (f"algorithm.momentum={momentum}", f"algorithm.look_ahead={start}")
+        ranks = Ranks(np.array([8.0]), 2, "algorithm.tau=2", *keys)
         for t in range(2):
             ranks.step(t, [np.array([8.0])] * 2)
         assert ranks.theta == [4.0]
@@ -85,6 +87,13 @@ def test_the_momentum_of_a_shortened_period_is_shortened_by_hand() -> None:
             rule.shorten(1)
         ranks.exchange()
         assert ranks.theta == [expected]
+
+
+def test_a_last_period_that_is_longer_has_the_whole_momentum() -> None:
+    """As after a resume with a smaller τ."""
+    (rule,) = Ranks(np.array([8.0]), 1, "algorithm.tau=2", "algorithm.momentum=0.5").rules
+    rule.shorten(3)
+    assert rule.outer.momentum == 0.5
 
 
 def test_diloco_is_nesterov_s_sgd_on_minus_delta() -> None:

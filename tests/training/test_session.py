@@ -3,8 +3,11 @@
 import signal
 import subprocess
 import sys
+from typing import Any
 
 import pytest
+
+from mpitrain.signals import NUMBERS, Stop
 
 PROGRAM = """
 import os, signal
@@ -42,3 +45,20 @@ def test_echoes_of_the_first_are_no_second_one() -> None:
 def test_the_second_ends_at_once(name: str, later: float) -> None:
     """By the signal itself."""
     assert ended(5.0, 5.0 + later, name=name) == (-signal.Signals[name], "")
+
+
+def test_a_library_s_handler_does_not_end_a_training(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a profiler that is preloaded has one: Python names it None, and cannot put it back."""
+    plain = {number: signal.getsignal(number) for number in NUMBERS}
+    real = signal.signal
+
+    def set_handler(number: int, handler: Any) -> None:
+        real(number, handler)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(signal, "signal", set_handler)
+        with Stop().listening():
+            pass
+    assert {signal.getsignal(number) for number in NUMBERS} == {signal.SIG_DFL}
+    for number, handler in plain.items():
+        signal.signal(number, handler)

@@ -103,12 +103,13 @@ class Averages(Moving):
             for name, vector in vectors.items():
                 np.copyto(self.vectors[name], vector)
             self.eta = numbers.eta
-            if not past.same:
+            if past.same:
+                np.copyto(self.flat.x, x)
+                self.rule.local.look()
+                self._since = numbers.since
+            else:
                 self._start_from_centre()
-                return
-            np.copyto(self.flat.x, x)
-            self.rule.local.look()
-            self._since = numbers.since
+            self.rule.began = past.clock.t - self._since
 
         return apply
 

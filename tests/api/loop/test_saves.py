@@ -177,6 +177,38 @@ def test_other_numbers(old: str, new: str, line: str) -> None:
     refused(model, adam(model), line)
 
 
+def test_a_whole_period_comes_before_the_first_average_of_another_number_of_ranks() -> None:
+    """They start from the centre, and an average after fewer steps would move it by the whole momentum."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    optimizer = torch.optim.SGD(model.parameters(), 1.0)
+
+    def centre(ranks: Any, batches: int) -> float:
+        for _ in ranks.share([torch.zeros(1)] * batches):
+            optimizer.zero_grad()
+            (-model.weight.sum()).backward()
+            optimizer.step()
+        with ranks.model():
+            return model.weight.item()
+
+    keys = {"tau": 4, "momentum": 0.5}
+    with mpitrain.distribute(model, optimizer, "block-momentum", **keys) as ranks:
+        assert centre(ranks, 5) == 4
+        ranks.save("kept")
+    of_two_ranks()
+    with mpitrain.distribute(model, optimizer, "block-momentum", **keys) as ranks:
+        ranks.load("kept")
+        assert centre(ranks, 3) == 4
+        assert centre(ranks, 1) == 4 + (4 / 2 + 4)
+
+
+def of_two_ranks() -> None:
+    """Make the save one by two ranks."""
+    with h5py.File("kept/state.h5", "r+") as file:
+        file.attrs["numbers"] = file.attrs["numbers"].replace('"ranks": 1', '"ranks": 2')
+    write_manifest(Path("kept"))
+
+
 def test_within_an_epoch_by_another_number_of_ranks() -> None:
     """Their batches are others."""
     model = network()
@@ -185,9 +217,7 @@ def test_within_an_epoch_by_another_number_of_ranks() -> None:
         for _ in ranks.share([torch.zeros(1)] * 2):
             ranks.save("kept")
             break
-    with h5py.File("kept/state.h5", "r+") as file:
-        file.attrs["numbers"] = file.attrs["numbers"].replace('"ranks": 1', '"ranks": 2')
-    write_manifest(Path("kept"))
+    of_two_ranks()
     refused(model, optimizer, "saved within epoch 0 by 2 ranks, whose batches are not those of 1;")
 
 
