@@ -23,14 +23,15 @@ class Interrupted(BaseException):
 @contextmanager
 def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
     """Context in which a function handles the signals, if this is Python's main thread; other threads cannot. Its end
-    restores the former handlers."""
+    restores the former handlers, but one of a library in C, which Python cannot put back: the default takes its place.
+    """
     numbers = NUMBERS if threading.current_thread() is threading.main_thread() else ()
     before = {number: signal.signal(number, handler) for number in numbers}
     try:
         yield
     finally:
         for number, former in before.items():
-            signal.signal(number, former)
+            signal.signal(number, former or signal.SIG_DFL)
 
 
 @dataclass
