@@ -99,7 +99,7 @@ class AveragingStepper(Together):
         self.transport = session.device.transport(session.transport)
         self.options = session.config.algorithm
         seed, x = session.config.initial_seed, self.state.theta
-        if self.options.starts_apart:
+        if session.starts_apart:
             x = session.device.to_device(session.network.initial(seed + 1 + self.part, x.dtype))
         vectors = self.state.vectors()
         self.worker = self.options.averaging(x, vectors, len(self.ranks), session.device.fast)

@@ -95,6 +95,12 @@ class Session:
         return self.config.algorithm.has_master and self.transport.size > 1
 
     @property
+    def starts_apart(self) -> bool:
+        """Whether workers start from seeds of their own, as at the start of a training; where one goes on, those
+        without a state of their own start at the centre."""
+        return self.config.algorithm.starts_apart and not self.state.trained
+
+    @property
     def goes_on(self) -> bool:
         """Whether the other ranks go on if one is lost."""
         return self.config.run.lost_ranks == "continue" and isinstance(self.transport.comm, EnduringCommunicator)

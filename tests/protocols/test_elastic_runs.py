@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -89,6 +90,20 @@ def test_what_cannot_work_is_bad_input(simulated: Callable[..., Any], keys: list
     ended = simulated(3, "--out", "run", *settings("algorithm.name=easgd", *keys))
     assert ended.status == 2
     assert len(ended.err.strip().splitlines()) == 1 and named in ended.err
+
+
+@pytest.mark.parametrize("name", ["easgd", "easgd-sync", "admm"])
+def test_workers_start_apart_only_at_the_start(simulated: Callable[..., Any], tmp_path: Path, name: str) -> None:
+    """On another number of ranks a run goes on from the centre, whatever `algorithm.start` says."""
+    keys = settings(f"algorithm.name={name}", "training.epochs=1", "run.evaluate_every=0")
+    assert simulated(3, "--out", "same", *keys).status == 0
+    shutil.copytree(tmp_path / "same", tmp_path / "different")
+    ends = list[str]()
+    for start in ("same", "different"):
+        more = settings("training.epochs=2", f"algorithm.start={start}")
+        assert simulated(4, "--resume", start, *more).status == 0
+        ends.append(summary(tmp_path / start)["parameters_sha256"])
+    assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize(

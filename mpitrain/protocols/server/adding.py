@@ -73,7 +73,7 @@ class AddingWorker(Loop[Work]):
         self._order = RoundRobin(self.transport, number, workers) if in_order else None
         theta = state.theta
         x = theta
-        if self.options.starts_apart:
+        if session.starts_apart:
             x = session.network.initial(session.config.initial_seed + 1 + number, theta.dtype)
         to_device = session.device.to_device
         self.rule = self.options.worker(to_device(x), to_device(theta), len(workers), session.device.fast)

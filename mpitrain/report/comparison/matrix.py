@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from mpitrain.algorithms import ALGORITHMS, maker_of
+from mpitrain.algorithms import ALGORITHMS, maker_of, name_of
 from mpitrain.config import CHOSEN, Config, flat, load, overrides_of, read_toml, to_toml, with_keys
 from mpitrain.errors import BadInput, nearest, printable
 from mpitrain.files import Record
@@ -97,6 +97,8 @@ def matrix(
         label, path, own = _source(name) if base is None else _changing(base, name, settings)
         overrides = [EVALUATION, *own, *settings]
         config, left = load(path, overrides), _left(path, overrides)
+        if f"algorithm.name={label}" in own and name_of(config.algorithm) != label:
+            raise BadInput(f"--set algorithm.name: {label} would be the name of a row, but not its algorithm")
         if any(element.configuration == label for element in found):
             raise BadInput(f"{name}: a second configuration named {label}")
         for count, ranks in _sizes(config, workers):

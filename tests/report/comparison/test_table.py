@@ -210,5 +210,7 @@ def test_a_configuration_is_a_file_too(tmp_path: Path) -> None:
     assert (element.name, element.words[0]) == ("slow-w1-s7", str(path))
     with pytest.raises(BadInput, match="second configuration named slow"):
         matrix([str(path), str(path)], [1], [], [], tmp_path)
+    with pytest.raises(BadInput, match=r"--set algorithm\.name: msgd"):
+        matrix(["easgd", "msgd"], [1], [], ["algorithm.name=easgd"], tmp_path)
     with pytest.raises(BadInput, match=r"esgd.*easgd|esgd.*sgd"):
         matrix(["esgd"], [1], [], [], tmp_path)
