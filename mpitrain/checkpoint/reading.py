@@ -50,7 +50,7 @@ def find(folder: Path, name: str | None = None) -> tuple[Path, list[str]]:
     if name is None:
         found, skipped = newest(folder)
         if found is None:
-            raise BadInput(f"{folder}: no whole checkpoint")
+            raise BadInput(f"{folder}: no whole checkpoint{f' ({skipped[0]})' if skipped else ''}")
         return found, skipped
     with naming(folder / name):
         candidates = [path for path in (folder / name, folder / (name + REPLACED)) if name and path.is_dir()]

@@ -166,6 +166,13 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path) -> None:
     assert checkpoint.newest(tmp_path) == (None, [])
 
 
+def test_why_no_checkpoint_is_whole(tmp_path: Path) -> None:
+    """Where there are some, the newest one's fault is said: the disk may be at fault."""
+    (save(tmp_path, filled(1, 30)) / "state.h5").unlink()
+    with pytest.raises(BadInput, match=r"no whole checkpoint \(.*000000000030: torn \(.*state\.h5"):
+        checkpoint.find(tmp_path)
+
+
 @pytest.mark.parametrize("folders_sync", [True, False])
 def test_a_file_system_that_does_not_say_what_it_has_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders_sync: bool
