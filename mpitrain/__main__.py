@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from mpitrain import __version__
-from mpitrain.errors import ALIASES, BadInput, nearest, say
+from mpitrain.errors import ALIASES, BadInput, forbidden, nearest, say
 from mpitrain.start import announce, prepare_environment, rank_of, ranks_of
 
 prepare_environment()  # before anything loads NumPy
@@ -52,7 +52,8 @@ def main(arguments: list[str] | None = None) -> int:
         return _refuse(f"{words[0]} starts the ranks itself: start it without mpirun")
     try:
         run = resolve_name(options.run) if isinstance(options.run, str) else options.run
-        status = int(run(options) or 0)
+        with forbidden():
+            status = int(run(options) or 0)
         trains = words[0] in ("train", "launch") and not options.print_config  # its results are in the run folder
         lost = _output_was_lost()
         return status or int(lost and not trains)

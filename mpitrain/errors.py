@@ -126,6 +126,15 @@ def naming(what: object, *kinds: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
+def forbidden() -> Iterator[None]:
+    """Turn an error that nothing else names, such as that of a folder that may not be searched, into BadInput."""
+    try:
+        yield
+    except PermissionError as error:
+        raise BadInput(f"{error.filename}: {reason(error)}") from error
+
+
+@contextmanager
 def blaming(name: object, what: str) -> Iterator[None]:
     """Turn an exception of the user's code, sys.exit included, into BadInput: `name`, `what` failed, and the innermost
     line of that code."""

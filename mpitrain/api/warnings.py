@@ -2,7 +2,6 @@
 on."""
 
 import os
-import shutil
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -16,7 +15,7 @@ from mpitrain.checkpoint.files import folders
 from mpitrain.data.normalising import UNNORMALISED
 from mpitrain.data.origin import Origin
 from mpitrain.errors import named, some
-from mpitrain.files import Record
+from mpitrain.files import Record, room
 from mpitrain.models.model import Model
 from mpitrain.sampling.stages import Schedule
 from mpitrain.start import THREADS
@@ -50,7 +49,7 @@ def of_room(session: Session, run: Path) -> Iterator[str]:
     count = max(kept + 1 - len(folders(session.saver.folder)), 1)
     needed = count * each + (theta.nbytes if session.config.run.checkpoint_best else 0) + SPARE
     with suppress(OSError):
-        free = shutil.disk_usage(run).free
+        free = room(run)
         if free < needed:
             yield (
                 f"{run}: the disk has {free / 1e6:,.1f} MB left, {count} more checkpoints and the best model need "

@@ -15,7 +15,7 @@ import numpy as np
 from mpitrain.checkpoint.files import FORMAT, REPLACED, STATE, CarefulFile, describe, folders, order, write_manifest
 from mpitrain.checkpoint.state import Numbers
 from mpitrain.errors import BadInput
-from mpitrain.files import exchanged, make_folders, sync, write_durably, writing
+from mpitrain.files import exchanged, make_folders, room, sync, write_durably, writing
 from mpitrain.flat import Array, Layout, block_slices
 from mpitrain.sampling.queue import Work
 
@@ -66,7 +66,7 @@ class Draft:
             shutil.rmtree(self.path, ignore_errors=True)
             self.path.parent.mkdir(exist_ok=True)
             self.path.mkdir()
-            free, needed = shutil.disk_usage(self.path).free, nbytes + SPARE
+            free, needed = room(self.path), nbytes + SPARE
             if free < needed:
                 shutil.rmtree(self.path, ignore_errors=True)
                 raise OSError(28, f"it needs {needed / 1e6:,.1f} MB, the disk has {free / 1e6:,.1f} MB left")
@@ -94,16 +94,17 @@ class Draft:
         after `seconds`. A file that was begun is awaited however slow the disk is: a dead rank is noticed by its
         missing heartbeat."""
         waited, looked = 0.0, time.monotonic()
-        while missing := [name for name in names if not (self.path / name).exists()]:
-            if not self.path.is_dir():
-                raise BadInput(f"{self.final}: cannot be written: its folder is gone")
-            for fault in self.path.glob("*.fault"):
-                raise BadInput(fault.read_text() or f"{self.final}: {fault.stem} cannot be written")
-            now = time.monotonic()
-            waited, looked = waited + min(now - looked, seconds / LOOKS), now
-            if waited > seconds and (absent := [name for name in missing if not self._begun(name)]):
-                raise BadInput(f"{self.final}: waited {seconds:g} s for {', '.join(absent)} (run.deadline)")
-            time.sleep(POLL_INTERVAL)
+        with writing(self.final):
+            while missing := [name for name in names if not (self.path / name).exists()]:
+                if not self.path.is_dir():
+                    raise BadInput(f"{self.final}: cannot be written: its folder is gone")
+                for fault in self.path.glob("*.fault"):
+                    raise BadInput(fault.read_text() or f"{self.final}: {fault.stem} cannot be written")
+                now = time.monotonic()
+                waited, looked = waited + min(now - looked, seconds / LOOKS), now
+                if waited > seconds and (absent := [name for name in missing if not self._begun(name)]):
+                    raise BadInput(f"{self.final}: waited {seconds:g} s for {', '.join(absent)} (run.deadline)")
+                time.sleep(POLL_INTERVAL)
 
     def commit(self, keep: int = 0, documents: Mapping[str, str] = MappingProxyType({})) -> Path:
         """Write the documents, then the manifest, rename the folder, and delete all but the `keep` newest checkpoints
@@ -153,8 +154,9 @@ class Draft:
 
 def clear(folder: Path) -> None:
     """Delete the unfinished checkpoints and deletions of a killed run."""
-    for left in [*folder.glob(".writing-*"), *folder.glob(".deleting-*")]:
-        shutil.rmtree(left, ignore_errors=True)
+    with suppress(OSError):
+        for left in [*folder.glob(".writing-*"), *folder.glob(".deleting-*")]:
+            shutil.rmtree(left, ignore_errors=True)
 
 
 def _fill(file: h5py.File, piece: FileContent, layout: Layout) -> None:

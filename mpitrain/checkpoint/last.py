@@ -68,9 +68,9 @@ def _take_along(best: Path, folder: Path) -> None:
     """Copy the best model so far, if there is one, to the checkpoints of the other run folder: none of the evaluations
     that follow may find a better one. A warning says if it cannot be copied."""
     draft = Draft(folder, BEST)
-    if not best.exists() or draft.final.exists():
-        return
     try:
+        if not best.exists() or draft.final.exists():
+            return
         shutil.copytree(best, draft.path)
         draft.path.rename(draft.final)
     except OSError:  # copytree's own has a list of reasons
@@ -128,8 +128,9 @@ def _write_own(saver: Saver, rank: int, name: int, copies: Copies) -> str:
     """Write this rank's piece; returns why that failed, UNSEEN, or ""."""
     if copies.own is None:
         return ""
-    if not Draft(saver.folder, name).path.is_dir():
-        return UNSEEN
+    with suppress(OSError):  # what else is wrong, the writing says
+        if not Draft(saver.folder, name).path.is_dir():
+            return UNSEEN
     saver.write_own(name, rank, copies.own)
     return _fault(saver.settle)
 

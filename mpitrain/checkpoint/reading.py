@@ -50,14 +50,15 @@ def find(folder: Path, name: str | None = None) -> tuple[Path, list[str]]:
     if name is None:
         found, skipped = newest(folder)
         if found is None:
-            raise BadInput(f"{folder}: no whole checkpoint")
+            raise BadInput(f"{folder}: no whole checkpoint{f' ({skipped[0]})' if skipped else ''}")
         return found, skipped
-    candidates = [path for path in (folder / name, folder / (name + REPLACED)) if name and path.is_dir()]
-    reasons = {path: fault(path) for path in candidates}
-    for path, reason in reasons.items():
-        if reason is None:
-            return path, []
-    there = ", ".join(path.name for path in sorted(folder.glob("[!.]*"))) or "none"
+    with naming(folder / name):
+        candidates = [path for path in (folder / name, folder / (name + REPLACED)) if name and path.is_dir()]
+        reasons = {path: fault(path) for path in candidates}
+        for path, reason in reasons.items():
+            if reason is None:
+                return path, []
+        there = ", ".join(path.name for path in sorted(folder.glob("[!.]*"))) or "none"
     raise BadInput(f"{folder / name}: {next(iter(reasons.values()), 'no such checkpoint')}; there: {there}")
 
 

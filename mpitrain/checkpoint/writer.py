@@ -1,6 +1,7 @@
 """One rank's side of writing checkpoints: it copies its vectors at once, and a thread writes them during training."""
 
 import copy
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -218,5 +219,5 @@ class Saver:
         """The ranks whose pieces the thread is waiting for, once it has written its own."""
         if not all(job.done() for job in self._jobs[:-1]):
             return []
-        lacking = [rank for rank, path in self._awaited.items() if not path.exists()]
+        lacking = [rank for rank, path in self._awaited.items() if not os.path.exists(path)]
         return lacking if self._awaited else []  # a checkpoint that is complete has its pieces under another name

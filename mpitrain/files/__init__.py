@@ -1,12 +1,15 @@
 """Write files that are complete whenever they exist, even after a crash; read files that anybody may have written."""
 
 import ctypes
+import errno
 import json
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
+from math import inf
 from pathlib import Path, PurePath
 from typing import NamedTuple
 
@@ -135,12 +138,22 @@ def read_text(path: Path, most: int = LARGEST, errors: str = "strict") -> str:
 
 
 def sync(folder: Path) -> None:
-    """Sync the names in a folder to the disk."""
+    """Sync the names in a folder to the disk, on file systems that can: others give EINVAL."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
     finally:
         os.close(handle)
+
+
+def room(folder: Path) -> float:
+    """How many bytes a folder's disk has left; infinity on file systems that do not say, such as some network shares.
+    Raises OSError."""
+    left = shutil.disk_usage(folder)
+    return left.free if any(left) else inf
 
 
 def writing(path: Path) -> AbstractContextManager[None]:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import TypeVar
 
-from mpitrain.errors import BadInput, Overdue, RankLost, TrainingFailed, WireError, printable, say
+from mpitrain.errors import BadInput, Overdue, RankLost, TrainingFailed, WireError, forbidden, printable, say
 from mpitrain.mpi import Transport
 from mpitrain.mpi.enduring import EnduringCommunicator
 from mpitrain.mpi.process import PRINTING, abort_on_exception
@@ -38,7 +38,8 @@ def by_all_ranks(action: Callable[[Transport], int]) -> int:
 
 def _status(transport: Transport, action: Callable[[], int]) -> int:
     try:
-        return action()
+        with forbidden():
+            return action()
     except BadInput as error:
         if not error.agreed:  # this rank alone met it: the others are waiting for this one
             _end(transport, str(error), 2, ALONE * min(transport.rank, 4))

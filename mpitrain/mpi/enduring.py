@@ -53,11 +53,23 @@ class Family:
 
 
 class _Noticing(AbstractContextManager[None]):
-    """Context that turns what MPI raises because a rank has died into RankLost."""
+    """Context that turns what MPI raises because a rank has died into RankLost.
+
+    A collective that is found broken in a later one of its rounds ends with MPI_ERR_OTHER; then its communicator `comm`
+    tells whether ranks are lost.
+    """
+
+    def __init__(self, comm: MPI.Comm | None = None) -> None:
+        self._comm = comm
 
     def __exit__(self, kind: type[BaseException] | None, error: object, trace: TracebackType | None) -> None:
-        if isinstance(error, MPI.Exception) and error.Get_error_class() in FAULTS:
+        if isinstance(error, MPI.Exception) and self._tells_of_loss(error.Get_error_class()):
             raise RankLost() from error
+
+    def _tells_of_loss(self, error: int) -> bool:
+        if error != MPI.ERR_OTHER or self._comm is None:
+            return error in FAULTS
+        return self._comm.Is_revoked() or self._comm.Get_failed().size > 0
 
 
 NOTICING = _Noticing()
@@ -66,11 +78,11 @@ NOTICING = _Noticing()
 class EnduringRequest:
     """A receive or a collective, whose test raises RankLost."""
 
-    def __init__(self, plain: Receive) -> None:
-        self._plain = plain
+    def __init__(self, plain: Receive, noticing: _Noticing = NOTICING) -> None:
+        self._plain, self._noticing = plain, noticing
 
     def Test(self, status: MPI.Status | None = None, /) -> bool:  # named as in MPI's requests
-        with NOTICING:
+        with self._noticing:
             return self._plain.Test(status)
 
 
@@ -113,7 +125,7 @@ class EnduringCommunicator:
 
     def __init__(self, plain: MPI.Comm, family: Family, like: "EnduringCommunicator | None" = None) -> None:
         """`like`: a communicator of the same ranks, if this one is still being made and cannot be asked."""
-        self.plain, self._family = plain, family
+        self.plain, self._family, self._noticing = plain, family, _Noticing(plain)
         self.rank: int = (like or plain).rank
         self.size: int = (like or plain).size
         self.processes: list[str] = []  #: what each rank has told of its process
@@ -146,12 +158,12 @@ class EnduringCommunicator:
 
     def Iprobe(self, source: int = MPI.ANY_SOURCE, tag: int = MPI.ANY_TAG, /) -> bool:
         self._require_whole()
-        with NOTICING:
+        with self._noticing:
             return self.plain.Iprobe(source, tag)
 
     def Improbe(self, source: int, tag: int, status: MPI.Status, /) -> Matched | None:
         self._require_whole()
-        with NOTICING:
+        with self._noticing:
             found = self.plain.Improbe(source, tag, status)
         return None if found is None else EnduringMessage(found)
 
@@ -160,24 +172,24 @@ class EnduringCommunicator:
             raise RankLost()
 
     def Split(self, color: int, /) -> Communicator:
-        with NOTICING, self._family.blocking("MPI_Comm_split"):
+        with self._noticing, self._family.blocking("MPI_Comm_split"):
             return EnduringCommunicator(self.plain.Split(color), self._family)
 
     def Split_type(self, kind: int, /) -> Communicator:
-        with NOTICING, self._family.blocking("MPI_Comm_split_type"):
+        with self._noticing, self._family.blocking("MPI_Comm_split_type"):
             return EnduringCommunicator(self.plain.Split_type(kind), self._family)
 
     def Idup(self) -> tuple[Communicator, Request]:
-        with NOTICING:
+        with self._noticing:
             made, request = self.plain.Idup()
-        return EnduringCommunicator(made, self._family, self), EnduringRequest(request)
+        return EnduringCommunicator(made, self._family, self), EnduringRequest(request, self._noticing)
 
     def _begun(self, begin: Callable[P, Receive]) -> Callable[P, Receive]:
         """The same call, whose request raises RankLost."""
 
         def begun(*arguments: P.args, **named: P.kwargs) -> Receive:
             self._require_whole()
-            with NOTICING:
-                return EnduringRequest(begin(*arguments, **named))
+            with self._noticing:
+                return EnduringRequest(begin(*arguments, **named), self._noticing)
 
         return begun

@@ -4,7 +4,6 @@ Every file is written under a temporary name and renamed when it is complete.
 """
 
 import json
-import shutil
 import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,7 @@ import h5py
 import numpy as np
 
 from mpitrain.errors import BadInput, library
-from mpitrain.files import replacing, writing
+from mpitrain.files import replacing, room, writing
 from mpitrain.flat import Array
 
 CHUNK = 1 << 20  # bytes
@@ -56,7 +55,7 @@ def open_writer(path: Path, content: Content) -> Iterator[Write]:
     """
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        free, wanted = shutil.disk_usage(path.parent).free, 4 * content.shape[0] * content.shape[1] + BESIDE
+        free, wanted = room(path.parent), 4 * content.shape[0] * content.shape[1] + BESIDE
         if free < wanted:
             raise BadInput(f"{path}: needs up to {wanted:,} bytes, the disk has {free:,} left")
         with WRITERS[path.suffix](path, content) as write:

@@ -2,6 +2,7 @@
 
 import copy
 import json
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -141,9 +142,9 @@ def path_of_run(config: Config, told: Origin | None) -> Path:
     if path.is_absolute() or told is None or told.folder is None or told.folder == str(path.absolute()):
         return path
     began = Path(told.folder)
-    if began.is_dir():
+    if os.path.isdir(began):  # unlike Path.is_dir, also below a folder that may not be searched
         return began
-    if not path.is_dir():
+    if not os.path.isdir(path):
         raise BadInput(f"data.path = {path}: neither {began}, where the run began, nor {path.absolute()} is a folder")
     return path
 

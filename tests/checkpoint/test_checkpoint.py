@@ -1,11 +1,16 @@
 """Checkpoints: whole ones come back to the bit, torn ones are skipped and named, full disks are survived."""
 
+import errno
 import json
+import os
+import shutil
 import signal
+import stat
 import subprocess
 import sys
 import threading
 import time
+from collections import namedtuple
 from collections.abc import Callable
 from math import inf
 from pathlib import Path
@@ -159,6 +164,50 @@ def test_a_full_disk_is_one_clear_line(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="cannot be written"):
         draft.begin(1 << 60)
     assert checkpoint.newest(tmp_path) == (None, [])
+
+
+def test_why_no_checkpoint_is_whole(tmp_path: Path) -> None:
+    """Where there are some, the newest one's fault is said: the disk may be at fault."""
+    (save(tmp_path, filled(1, 30)) / "state.h5").unlink()
+    with pytest.raises(BadInput, match=r"no whole checkpoint \(.*000000000030: torn \(.*state\.h5"):
+        checkpoint.find(tmp_path)
+
+
+@pytest.mark.parametrize("folders_sync", [True, False])
+def test_a_file_system_that_does_not_say_what_it_has_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folders_sync: bool
+) -> None:
+    """As that of some network shares: 0 bytes of 0. And one that cannot sync folders."""
+    plain = os.fsync
+
+    def fsync(handle: int) -> None:
+        if stat.S_ISDIR(os.fstat(handle).st_mode) and not folders_sync:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        plain(handle)
+
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: namedtuple("usage", "total used free")(0, 0, 0))
+    monkeypatch.setattr(os, "fsync", fsync)
+    path = save(tmp_path, filled(1, 10))
+    assert checkpoint.newest(tmp_path) == (path, [])
+
+
+@pytest.mark.parametrize("call", ["exists", "glob"])
+def test_a_piece_on_storage_that_fails_is_one_clear_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """Where a rank waits for those of others, and where the best model is looked for."""
+    draft = checkpoint.Draft(tmp_path, 10)
+    draft.begin(0)
+
+    def fails(path: Path, *pattern: str) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    monkeypatch.setattr(Path, call, fails)
+    with pytest.raises(BadInput, match="000000000010: cannot be written: Stale file handle"):
+        draft.await_files(["rank-00001.h5"], 5.0)
+    checkpoint.clear(tmp_path)
+    monkeypatch.setattr(Path, "is_dir", fails)
+    assert checkpoint.best_error(tmp_path) == inf
 
 
 def test_a_newer_torn_one_costs_no_whole_one(tmp_path: Path) -> None:

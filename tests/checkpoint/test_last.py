@@ -1,5 +1,6 @@
 """What a run leaves at its end, whatever has become of its disk and its folder: one whole checkpoint, and a line."""
 
+import errno
 import json
 import os
 import shlex
@@ -168,6 +169,41 @@ def test_a_piece_that_cannot_be_written_moves_the_last_checkpoint(
     assert ended.status == 2 and "No space left on device; the last checkpoint is in" in ended.err, ended
     assert newest(tmp_path / "spare" / "mpitrain-run") == EPOCH
     assert not list((tmp_path / "run" / "checkpoints").iterdir())
+
+
+@pytest.mark.parametrize("name", ["allreduce", "easgd"])
+def test_storage_that_fails_altogether_moves_the_last_checkpoint(
+    simulated: Callable[..., Any],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+) -> None:
+    """As that of a server that does not answer any more, where nothing below the folder can even be looked at."""
+    (tmp_path / "spare").mkdir()
+    broken, plain_write = list[Path](), last.write
+
+    def failing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def called(path: Path, *arguments: Any, **names: Any) -> Any:
+            if any(path.absolute().is_relative_to(each) for each in broken):
+                raise OSError(errno.EIO, os.strerror(errno.EIO), str(path))
+            return call(path, *arguments, **names)
+
+        return called
+
+    for each in ("exists", "is_dir", "glob", "iterdir", "mkdir"):
+        monkeypatch.setattr(Path, each, failing(getattr(Path, each)))
+
+    def write(*arguments: Any) -> Any:
+        broken.append(tmp_path / "run" / "checkpoints")
+        return plain_write(*arguments)
+
+    monkeypatch.setattr(last, "write", write)
+    told = (f"algorithm.name={name}", "training.epochs=2", "run.fallback=spare", "run.checkpoint_samples=1000")
+    ended = simulated(3, *keys(*told), "--out", "run")
+    assert ended.status == 2 and ended.err.count("\n") == 1 + ended.err.count("warning: "), ended
+    assert "cannot be written: Input/output error; the last checkpoint is in" in ended.err, ended.err
+    broken.clear()
+    assert newest(tmp_path / "spare" / "mpitrain-run") == 2 * EPOCH
 
 
 @pytest.mark.parametrize("name", ["easgd", "sparse-delta"])

@@ -1,5 +1,6 @@
 """The program as its users start it: what a run leaves behind, and how every kind of fault ends."""
 
+import errno
 import json
 import os
 import re
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.__main__ import parser
+from mpitrain.__main__ import main, parser
 from mpitrain.data.digits import embedded
 from mpitrain.data.shards import write_shard
 
@@ -141,6 +142,56 @@ def test_a_relative_data_path_is_found_from_elsewhere(launch: Callable[..., Any]
     assert launch(1, *more, program=ELSEWHERE).status == 0
     ended = launch(2, "--resume", "run", "--set", "training.epochs=3")
     assert ended.status == 0 and summary(tmp_path / "run")["samples"] == 3 * 1438, ended.err
+
+
+def close(monkeypatch: pytest.MonkeyPatch, folder: Path | str) -> None:
+    """Nothing below a folder may be looked at, as where this user may not search it."""
+    plain = os.stat
+
+    def stat(path: Any, **how: Any) -> os.stat_result:
+        if str(path).startswith(f"{folder}/"):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        return plain(path, **how)
+
+    monkeypatch.setattr(os, "stat", stat)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--resume", "closed/run"),
+        ("evaluate", "closed/run"),
+        ("prepare", "text", "closed/texts", "out"),
+        ("report", "closed/run"),
+        ("jobs", "closed/here"),
+    ],
+)
+def test_a_folder_that_may_not_be_searched_is_one_line(
+    words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As in another user's home."""
+    monkeypatch.chdir(tmp_path)
+    close(monkeypatch, "closed")
+    status, lines = refusals(words, capsys)
+    assert status == 2 and len(lines) == 1 and lines[0].startswith("mpitrain: closed/"), lines
+
+
+def test_a_run_that_was_copied_out_of_a_closed_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its data is looked for here, too."""
+    (tmp_path / "closed").mkdir()
+    shards(tmp_path / "closed" / "data")
+    one = ("algorithm.name=allreduce", "training.epochs=1", "data.path=data")
+    settings = [word for each in one for word in ("--set", each)]
+    with chdir(tmp_path / "closed"):
+        assert main(["simulate", "--cluster", "zhang2013", "--ranks", "2", *settings, "--out", "../run"]) == 0
+    monkeypatch.chdir(tmp_path)
+    close(monkeypatch, tmp_path / "closed")
+    status, lines = refusals(["evaluate", "run"], capsys)
+    assert status == 2 and lines[-1].endswith(f"where the run began, nor {tmp_path}/data is a folder"), lines
+    shards(tmp_path / "data")
+    assert main(["evaluate", "run"]) == 0
 
 
 def test_a_training_off_the_main_thread(launch: Callable[..., Any], tmp_path: Path) -> None:

@@ -87,6 +87,31 @@ def test_a_message_whose_sender_dies_raises() -> None:
         request.Test()
 
 
+class Told(Plain):
+    """A communicator that says what it knows of losses, while a collective ends with another error."""
+
+    revoked, failed = False, MPI.GROUP_EMPTY
+
+    def Is_revoked(self) -> bool:
+        return self.revoked
+
+    def Get_failed(self) -> MPI.Group:
+        return self.failed
+
+
+@pytest.mark.parametrize(("revoked", "failed"), [(True, MPI.GROUP_EMPTY), (False, MPI.COMM_SELF.Get_group())])
+def test_a_collective_that_is_broken_in_a_later_round_raises(revoked: bool, failed: MPI.Group) -> None:
+    """With Open MPI its error is none of those of lost ranks."""
+    plain = Told()
+    request = of(plain).Iallreduce(b"", b"")
+    plain.error = MPI.Exception(MPI.ERR_OTHER)
+    with pytest.raises(MPI.Exception):
+        request.Test()
+    plain.revoked, plain.failed = revoked, failed
+    with pytest.raises(RankLost):
+        request.Test()
+
+
 def test_other_errors_stay_what_they_are() -> None:
     with pytest.raises(MPI.Exception):
         of(Plain(MPI.Exception(MPI.ERR_TRUNCATE))).Iprobe()

@@ -226,6 +226,16 @@ def test_a_rank_at_work_joins_the_others_when_it_is_done(tmp_path: Path, algorit
 
 
 @enduring
+def test_a_sum_that_breaks_off_in_its_second_round_tells_of_the_loss(tmp_path: Path) -> None:
+    """Of a rank that comes late to it, while another one has found the loss; it ended the job with a traceback."""
+    late = Fault(
+        "mpitrain.api.going_on.prepare_for_loss", ["touch calls", "await lost 30", "sleep 1"], 0, 0, after=True
+    )
+    told = trained(tmp_path, 3, "block-momentum", late, Fault("thread", ["await calls", f"lose {KILL}"], 2))
+    assert told["restarts"] == 1 and told["ranks"] == 2
+
+
+@enduring
 def test_fewer_than_the_least_ranks_end_with_what_they_have(tmp_path: Path) -> None:
     """The status is that of a training to be continued; what the ranks had is saved."""
     faulty = program(*faults("training", 2, KILL))
