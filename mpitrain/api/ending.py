@@ -9,6 +9,7 @@ import numpy as np
 from mpitrain.data import origin
 from mpitrain.files import Record
 from mpitrain.flat import on_host
+from mpitrain.monitoring.evaluation import Results
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.monitoring.records import bottlenecks
 from mpitrain.sampling.means import Losses
@@ -76,8 +77,10 @@ def needs(fields: Record) -> list[str]:
     return [f"{found}: `python -m mpitrain advise` looks for what is sooner (docs/advise.md)"] if found else []
 
 
-def next_commands(run: Path) -> list[str]:
-    """Commands for what can be done with the run now."""
+def next_commands(run: Path, results: Results) -> list[str]:
+    """Commands for what can be done with the run now; `results`: of the last evaluation, on a part dev or test if the
+    data have one."""
     folder = shlex.quote(str(run))
-    words = (f"evaluate {folder}", f"report {folder}", f"export {folder} --format safetensors")
+    held_out = [f"evaluate {folder}"] * bool(results.keys() & {"dev_loss", "test_loss"})
+    words = (*held_out, f"report {folder}", f"export {folder} --format safetensors")
     return [f"python -m mpitrain {each}" for each in words]

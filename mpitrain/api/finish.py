@@ -31,7 +31,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         [traffic.bytes_sent, traffic.bytes_received, traffic.messages_sent, within.bytes_sent], dtype=np.int64
     )
     if transport.rank == 0 and session.has_master:
-        counts[:] = 0  # what the server sends and receives is counted by its workers already
+        counts[:2] = 0  # the bytes that the server sends and receives are counted by its workers already
     transport.sum(counts, "the end")
     of_kinds = transport.stopwatch.read()
     if recorder is not None:
@@ -63,7 +63,7 @@ def _conclude(session: Session, monitor: MasterMonitor, stopped: bool, counts: l
     _write_summary(session, monitor, fields, said)
     rows = closing_rows(session, monitor, fields)
     trained, run = reason == "finished" and not session.device.phantom, monitor.journal.folder
-    lines = [*doubts(session, monitor), *needs(fields), *next_commands(run)] if trained else []
+    lines = [*doubts(session, monitor), *needs(fields), *next_commands(run, monitor.results)] if trained else []
     monitor.journal.progress.table(rows + ([(reason, why)] if why else []), str(run), lines)
     if reason in ("diverged", "incomplete"):
         say(f"{reason}: {why}")

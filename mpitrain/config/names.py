@@ -64,8 +64,9 @@ def _tables(kind: inspect.Type) -> dict[object, inspect.StructType]:
 
 
 def algorithms_with(ability: str) -> str:
-    """The names of the algorithms whose class has an `ability`, such as any_optimizer."""
-    return ", ".join(name for name, kind in ALGORITHMS.items() if getattr(kind, ability))
+    """The names of the algorithms whose class has an `ability`, such as any_optimizer; a property is of their order."""
+    able = {name: found for name, kind in ALGORITHMS.items() if (found := getattr(kind, ability))}
+    return ", ".join(name + " (not in its default order)" * isinstance(found, property) for name, found in able.items())
 
 
 def _kind(table: Record, kinds: Mapping[object, inspect.StructType], prefix: str) -> object:

@@ -329,3 +329,10 @@ def test_a_list_without_brackets_is_shown_with_them() -> None:
     """What users write for it: 5,5."""
     with pytest.raises(BadInput, match=r"data\.context: .*\[5,5\]"):
         configuration.load(None, ["data.context=5,5"])
+
+
+def test_algorithms_whose_workers_can_change() -> None:
+    """The line about `block-momentum`, whose number is fixed by default, named `block-momentum` without a word more."""
+    with pytest.raises(BadInput, match=r"with block-momentum; it can change with .*, block-momentum \(not in its def"):
+        configuration.load(None, ["algorithm.name=block-momentum", "stages=[{at=1, workers=1}]"])
+    configuration.load(None, ["algorithm.name=block-momentum", "algorithm.order=free", "stages=[{at=1, workers=1}]"])
