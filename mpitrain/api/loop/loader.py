@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from contextlib import nullcontext
-from itertools import islice, tee
+from itertools import chain, islice, tee
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -131,11 +131,18 @@ def _turns(batches: Iterable[Any], part: int, parts: int) -> Iterator[Dealt]:
 
 
 def samples_in(batch: object) -> int:
-    """The length of the first thing in a batch that has one; a text is one sample."""
+    """The length of the first thing in a batch that has one, numbers left out; a text is one sample."""
+    return next(_lengths(batch), 1)
+
+
+def _lengths(batch: object) -> Iterator[int]:
     if isinstance(batch, torch.Tensor | np.ndarray):
-        return len(batch) if batch.ndim else 1
-    if isinstance(batch, Mapping):
-        return samples_in(next(iter(batch.values()), 1))
-    if isinstance(batch, list | tuple) and batch:
-        return len(batch) if all(isinstance(each, str | bytes) for each in batch) else samples_in(batch[0])
-    return len(batch) if isinstance(batch, Sized) and not isinstance(batch, str | bytes) else 1
+        yield from batch.shape[:1]
+    elif isinstance(batch, str | bytes):
+        yield 1
+    elif isinstance(batch, Mapping):
+        yield from chain.from_iterable(map(_lengths, batch.values()))
+    elif isinstance(batch, list | tuple) and not all(isinstance(each, str | bytes) for each in batch):
+        yield from chain.from_iterable(map(_lengths, batch))
+    elif isinstance(batch, Sized):
+        yield len(batch)

@@ -226,3 +226,11 @@ def test_samples_of_any_mapping() -> None:
 def test_samples_of_texts(batch: Any) -> None:
     """As the usual collation leaves them: not a text's letters are counted."""
     assert [each.samples for each in dealt([batch, "a text by itself"], 1)[0]] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "batch", [(7, torch.zeros(2, 3)), {"epoch": torch.tensor(1), "x": torch.zeros(2)}, ([5, 3], torch.zeros(2, 5))]
+)
+def test_samples_behind_numbers(batch: Any) -> None:
+    """As of `enumerate(loader)`: a number has no length."""
+    assert [each.samples for each in dealt([batch, 7], 1)[0]] == [2, 1]
