@@ -1,5 +1,6 @@
 """The gradient of all ranks in place of a rank's own, once backward returns (`allreduce`)."""
 
+from contextlib import ExitStack
 from functools import partial
 
 import numpy as np
@@ -32,19 +33,20 @@ class Gradients(Method):
         sums = self.transport.duplicate()  # apart from all else: a rank may leave one out, which the roll finds
         self._buckets = Buckets(self.algorithm.bucket_mb, self._sum, lambda part: sums.start_sum(self._sum[part]))
         self._rolling = self._running = self._held = False
-        self._t = self._sums = self._stepped = self._samples = self._together = 0
-        self._alike = True  # the same on all ranks, so that all or none weigh their gradients
+        self._t = self._sums = self._stepped = 0
+        self._dealt = Dealt(None, 0, 0, True)
+        self._apart = False  # whether each batch's gradients are weighed before others are added to them
+        self._weighing = ExitStack()
         self._hooks = [
             p.register_post_accumulate_grad_hook(partial(self._ready, number))
             for number, p in enumerate(flat.parameters)
         ]
 
     def before(self, t: int, batch: Dealt) -> None:
-        if not self._held:
-            self._samples, self._together, self._alike = 0, 0, True
-        self._samples, self._together = self._samples + batch.samples, self._together + batch.together
-        self._alike &= batch.alike
-        self._t = t
+        self._weighing.close()
+        self._dealt, self._apart, self._t = batch, self._held, t
+        if not batch.alike:
+            self._weighing.enter_context(self.flat.gradients_through(self._weighed))
         self._start_roll(self._sums)
 
     def before_step(self) -> None:
@@ -77,6 +79,7 @@ class Gradients(Method):
             raise BadInput("ranks.save: gradients that were accumulated are in no step yet, and a save has none")
 
     def release(self) -> None:
+        self._weighing.close()
         for hook in self._hooks:
             hook.remove()
 
@@ -104,8 +107,22 @@ class Gradients(Method):
 
     # ---- in backward
 
+    def _weighed(self, gradient: torch.Tensor) -> torch.Tensor:
+        """A gradient, times this rank's weight if other batches' are added to it, or it to theirs."""
+        return gradient * (self._weight * self.ranks) if self.accumulating or self._apart else gradient
+
+    @property
+    def _weight(self) -> float:
+        return self._dealt.samples / self._dealt.together
+
+    @property
+    def _alike(self) -> bool:
+        """Whether no rank weighs its sum any more: the same on all ranks."""
+        return self._apart or self._dealt.alike
+
     def _ready(self, number: int, p: torch.nn.Parameter) -> None:
         self._held = self.accumulating
+        self._apart |= self.accumulating
         if self.accumulating or self.ranks == 1:
             return
         if not self._running:
@@ -116,7 +133,7 @@ class Gradients(Method):
         self._report()
 
     def _begin_sums(self) -> None:
-        if not self._together:
+        if not self._dealt.together:
             raise BadInput("backward: of no batch that ranks.share has handed out")
         if not self._rolling:  # a further backward of this batch, as of a closure: others may be done with it
             with self.attendance:
@@ -149,7 +166,7 @@ class Gradients(Method):
         if p.grad.data_ptr() != view.data_ptr():
             view.copy_(p.grad)
         if not self._alike:
-            view.mul_(self._samples / self._together)
+            view.mul_(self._weight)
         p.grad = view
 
     def _end(self) -> None:

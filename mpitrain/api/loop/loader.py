@@ -1,8 +1,8 @@
 """A loader's batches, shared out: each sample of an epoch comes once over all ranks, and all have as many batches."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import nullcontext
-from itertools import islice, tee
+from itertools import chain, islice, tee
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,7 +37,8 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
     it shuffles, the order is drawn from the seed and the epoch, as the trainer's is.
 
     Of other iterables the ranks take one batch each in turn; likewise if the loader has its own sampler or batch
-    sampler, its own `__iter__`, or no batch_size. What they draw at random then follows from the seed and the epoch.
+    sampler, its own `__iter__`, or no batch_size. What they draw at random, from PyTorch's, NumPy's and Python's common
+    generators or from one of the loader's or its samplers', then follows from the seed and the epoch.
     Raises BadInput for anything that cannot be iterated, and for a sampler that divides the samples itself.
     """
     if not isinstance(loader, Iterable):
@@ -45,12 +46,13 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
     if isinstance(loader, DataLoader):
         _require_undivided(loader)
     if not isinstance(loader, DataLoader) or loader.batch_sampler is None or _is_another_kind(loader):
-        yield from islice(_turns(drawn_apart(loader, lambda: _seed(seed, epoch)), part, parts), handed, None)
+        whole = drawn_apart(loader, lambda: _begin(loader, seed, epoch))
+        yield from islice(_turns(whole, part, parts), handed, None)
         return
     if loader.batch_size is not None and _takes_each_once(loader):
         rounds = _rounds(loader, parts, seed, epoch)
     else:
-        rounds = _of_batches(loader.batch_sampler, parts, seed, epoch)
+        rounds = _of_batches(loader.batch_sampler, parts, lambda: _seed(seed, epoch, _samplers(loader)))
     rounds, ahead = tee(islice(rounds, handed, None))  # workers read ahead
     # A rank for which no sample is left reads a batch that another rank trains on.
     own = (ours[part] or next(filter(None, ours)) for ours in ahead)
@@ -71,10 +73,14 @@ def _is_another_kind(loader: "DataLoader[Any]") -> bool:
 
 
 def _require_undivided(loader: "DataLoader[Any]") -> None:
-    for sampler in (loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)):
+    for sampler in _samplers(loader):
         if (getattr(sampler, "num_replicas", 1) or 1) > 1:
             line = f"ranks.share: the loader's {type(sampler).__name__} gives each rank its own part already"
             raise BadInput(f"{line}, which would be divided again; give a loader without it, and shuffle=True")
+
+
+def _samplers(loader: "DataLoader[Any]") -> tuple[object, ...]:
+    return loader.sampler, loader.batch_sampler, getattr(loader.batch_sampler, "sampler", None)
 
 
 def _takes_each_once(loader: "DataLoader[Any]") -> bool:
@@ -100,7 +106,7 @@ def _rounds(loader: "DataLoader[Any]", parts: int, seed: int, epoch: int) -> Ite
         yield [*([] for _ in range(parts - among)), *ours]
 
 
-def _of_batches(batches: Iterable[Any], parts: int, seed: int, epoch: int) -> Iterator[list[list[int]]]:
+def _of_batches(batches: Iterable[Any], parts: int, seed: Callable[[], None]) -> Iterator[list[list[int]]]:
     """The same for a loader's own batches of indices, of which all ranks draw the same; they may be endless."""
 
     def rounds() -> Iterator[list[list[int]]]:
@@ -108,11 +114,25 @@ def _of_batches(batches: Iterable[Any], parts: int, seed: int, epoch: int) -> It
         while ours := list(islice(left, parts)):
             yield [*ours, *([] for _ in range(parts - len(ours)))]
 
-    return drawn_apart(rounds(), lambda: _seed(seed, epoch))
+    return drawn_apart(rounds(), seed)
 
 
-def _seed(seed: int, epoch: int) -> None:
-    HOST.seed([int(stream(seed, "batches", epoch).integers(1 << 32))] * 3)
+def _begin(loader: Iterable[Any], seed: int, epoch: int) -> None:
+    """Let what is drawn for the loader begin anew, in new workers, where they would outlive an epoch, too."""
+    if not isinstance(loader, DataLoader):
+        return _seed(seed, epoch)
+    if type(loader).__iter__ is DataLoader.__iter__:
+        loader._iterator = None
+    return _seed(seed, epoch, (loader, *_samplers(loader)))
+
+
+def _seed(seed: int, epoch: int, owners: Iterable[object] = ()) -> None:
+    """Seed the common generators, and those that the owners have."""
+    numbers = stream(seed, "batches", epoch)
+    HOST.seed([int(numbers.integers(1 << 32))] * 3)
+    for generator in (getattr(owner, "generator", None) for owner in owners):
+        if isinstance(generator, torch.Generator):
+            generator.manual_seed(int(numbers.integers(1 << 32)))
 
 
 def _made_anew(loader: "DataLoader[Any]", batches: Iterator[list[int]]) -> "DataLoader[Any]":
@@ -131,11 +151,18 @@ def _turns(batches: Iterable[Any], part: int, parts: int) -> Iterator[Dealt]:
 
 
 def samples_in(batch: object) -> int:
-    """The length of the first thing in a batch that has one; a text is one sample."""
+    """The length of the first thing in a batch that has one, numbers left out; a text is one sample."""
+    return next(_lengths(batch), 1)
+
+
+def _lengths(batch: object) -> Iterator[int]:
     if isinstance(batch, torch.Tensor | np.ndarray):
-        return len(batch) if batch.ndim else 1
-    if isinstance(batch, Mapping):
-        return samples_in(next(iter(batch.values()), 1))
-    if isinstance(batch, list | tuple) and batch:
-        return len(batch) if all(isinstance(each, str | bytes) for each in batch) else samples_in(batch[0])
-    return len(batch) if isinstance(batch, Sized) and not isinstance(batch, str | bytes) else 1
+        yield from batch.shape[:1]
+    elif isinstance(batch, str | bytes):
+        yield 1
+    elif isinstance(batch, Mapping):
+        yield from chain.from_iterable(map(_lengths, batch.values()))
+    elif isinstance(batch, list | tuple) and not all(isinstance(each, str | bytes) for each in batch):
+        yield from chain.from_iterable(map(_lengths, batch))
+    elif isinstance(batch, Sized):
+        yield len(batch)

@@ -1,6 +1,6 @@
 """A user's module and optimizer: the trained parameters as views of one vector."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 
 import numpy as np
@@ -87,11 +87,11 @@ class FlatModule:
             p.data = p.data.clone()
 
     @contextmanager
-    def gradients_are_zero(self) -> Iterator[None]:
-        """Within this context backward adds zeros to the parameters' gradients."""
+    def gradients_through(self, function: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
+        """Within this context backward adds what `function` makes of the parameters' gradients."""
         with ExitStack() as hooks:
             for p in self.parameters:
-                hooks.callback(p.register_hook(torch.zeros_like).remove)
+                hooks.callback(p.register_hook(function).remove)
             yield
 
     def start_together(self, transport: Transport) -> None:

@@ -103,7 +103,7 @@ class Ranks:
                 self.weight = int(dealt.samples > 0)
                 self._handed += self._share is share
                 if not self.weight:
-                    self._batch.enter_context(self._flat.gradients_are_zero())
+                    self._batch.enter_context(self._flat.gradients_through(torch.zeros_like))
                 yield dealt.batch
                 if self._share is not share:
                     raise BadInput("ranks.share: another one began within this one's loop; take one after the other")

@@ -94,6 +94,8 @@ def flattened(value: object, name: str, arrays: dict[str, Array], finite: bool =
     Raises BadInput naming what is neither a dictionary, list, tuple, array, tensor on the CPU nor a plain value; and a
     tensor that is not finite if they are to be `finite`.
     """
+    if isinstance(value, np.generic):  # such as a learning rate that NumPy has computed
+        value = value.item()
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, dict) and all(isinstance(key, str | int) for key in value):

@@ -1,6 +1,7 @@
 """Gradients summed over the ranks, compared with those that one process computes of all samples."""
 
 import copy
+from contextlib import nullcontext
 
 import torch
 from torch import nn
@@ -58,18 +59,15 @@ with mpitrain.distribute(model, optimizer, "allreduce", bucket_mb=0.0001) as ran
         for p, q in zip(model.parameters(), alone.parameters(), strict=True):
             torch.testing.assert_close(p, q)
 
-    # two batches to a step: the mean of all of their samples
+    # all batches to a step, the last ones of other lengths: the sum of the means
     optimizer.zero_grad()
     alone = copy.deepcopy(model)
-    for number, (x, y) in enumerate(ranks.share(loader)):
-        if number == 0:
-            with ranks.accumulate():
-                mean(model(x, True), y).backward()
-        elif number == 1:
+    rounds = list(zip(inputs.split(8 * size), targets.split(8 * size), strict=True))
+    for number, (x, y) in enumerate(ranks.share(loader), 1):
+        with nullcontext() if number == len(rounds) else ranks.accumulate():
             mean(model(x, True), y).backward()
-            break
-    for a, b in zip(inputs[: 16 * size].split(8), targets[: 16 * size].split(8), strict=True):
-        (mean(alone(a, True), b) / size).backward()
+    for a, b in rounds:
+        mean(alone(a, True), b).backward()
     require(model, alone)
     # batches of other lengths on each rank, of which one rank's is as long as they are on average
     optimizer.zero_grad()

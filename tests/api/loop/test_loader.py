@@ -18,6 +18,7 @@ from torch.utils.data import (  # noqa: E402
     RandomSampler,
     Sampler,
     SequentialSampler,
+    SubsetRandomSampler,
     WeightedRandomSampler,
 )
 
@@ -183,6 +184,11 @@ class ShiftedWithin(DataLoader):  # type: ignore[type-arg]
         (DataLoader(ShuffledStream(), 4), 20),
         (ShuffledStream(), 20),
         (DataLoader(torch.arange(20), None, sampler=BatchSampler(RandomSampler(DATA), 4, False)), 20),
+        (DataLoader(DATA, 4, sampler=SubsetRandomSampler(DATA, torch.Generator())), 20),
+        (DataLoader(DATA, batch_sampler=BatchSampler(SubsetRandomSampler(DATA, torch.Generator()), 4, False)), 20),
+        (Shifted(DATA, 4, shuffle=True, generator=torch.Generator()), 20),
+        (DataLoader(ShuffledStream(), 4, num_workers=1, persistent_workers=True), 20),
+        (DataLoader(ShuffledStream(), 4, num_workers=1, generator=torch.Generator()), 20),
     ],
 )
 def test_what_no_other_loader_stands_for(loader: Any, samples: int) -> None:
@@ -226,3 +232,11 @@ def test_samples_of_any_mapping() -> None:
 def test_samples_of_texts(batch: Any) -> None:
     """As the usual collation leaves them: not a text's letters are counted."""
     assert [each.samples for each in dealt([batch, "a text by itself"], 1)[0]] == [2, 1]
+
+
+@pytest.mark.parametrize(
+    "batch", [(7, torch.zeros(2, 3)), {"epoch": torch.tensor(1), "x": torch.zeros(2)}, ([5, 3], torch.zeros(2, 5))]
+)
+def test_samples_behind_numbers(batch: Any) -> None:
+    """As of `enumerate(loader)`: a number has no length."""
+    assert [each.samples for each in dealt([batch, 7], 1)[0]] == [2, 1]

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import h5py
+import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", reason="needs PyTorch (the extra mpitrain[torch])")
@@ -316,6 +317,17 @@ def test_what_modules_keep() -> None:
     with mpitrain.distribute(again, adam(again), "block-momentum") as ranks:
         ranks.load("kept")
         assert ranks.epoch == 1 and (again.told, again.seen.item()) == (7, 5)
+
+
+def test_a_learning_rate_of_numpy() -> None:
+    model = network()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with mpitrain.distribute(model, optimizer, "allreduce") as ranks:
+        optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"] = np.float64(0.1), np.float32(0.5)
+        ranks.save("kept")
+        optimizer.param_groups[0]["lr"] = 0.0
+        ranks.load("kept")
+        assert (optimizer.param_groups[0]["lr"], optimizer.param_groups[0]["momentum"]) == (0.1, 0.5)
 
 
 def test_gradients_that_are_accumulated() -> None:
