@@ -127,10 +127,12 @@ def naming(what: object, *kinds: type[Exception]) -> Iterator[None]:
 
 @contextmanager
 def forbidden() -> Iterator[None]:
-    """Turn an error that nothing else names, such as that of a folder that may not be searched, into BadInput."""
+    """Turn the refusal of a file that nothing else names, as in a folder that may not be searched, into BadInput."""
     try:
         yield
     except PermissionError as error:
+        if error.filename is None:  # not of a file
+            raise
         raise BadInput(f"{error.filename}: {reason(error)}") from error
 
 
