@@ -33,13 +33,13 @@ class Best(msgspec.Struct, frozen=True):
 
 def newest(folder: Path) -> tuple[Path | None, list[str]]:
     """The newest intact checkpoint of a run, and a message for every torn one that is newer."""
-    skipped: list[str] = []
+    torn: list[str] = []
     for candidate in reversed(folders(folder)):
         reason = fault(candidate)
         if reason is None:
-            return candidate, skipped
-        skipped.append(printable(f"{candidate}: {reason}; skipped"))
-    return None, skipped
+            return candidate, [f"{each}; skipped" for each in torn]
+        torn.append(printable(f"{candidate}: {reason}"))
+    return None, torn
 
 
 def find(folder: Path, name: str | None = None) -> tuple[Path, list[str]]:
@@ -48,10 +48,10 @@ def find(folder: Path, name: str | None = None) -> tuple[Path, list[str]]:
     Raises BadInput naming the folder.
     """
     if name is None:
-        found, skipped = newest(folder)
+        found, torn = newest(folder)
         if found is None:
-            raise BadInput(f"{folder}: no whole checkpoint{f' ({skipped[0]})' if skipped else ''}")
-        return found, skipped
+            raise BadInput(f"{folder}: no whole checkpoint{f' ({torn[0]})' if torn else ''}")
+        return found, torn
     with naming(folder / name):
         candidates = [path for path in (folder / name, folder / (name + REPLACED)) if name and path.is_dir()]
         reasons = {path: fault(path) for path in candidates}
