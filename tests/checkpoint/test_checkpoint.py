@@ -135,7 +135,7 @@ def test_a_torn_checkpoint_is_skipped_and_named(tmp_path: Path, damage: str) -> 
     else:
         manifest.write_text('{"format": 99, "files": {}}')
     found, skipped = checkpoint.newest(tmp_path)
-    assert found == whole and len(skipped) == 1 and torn.name in skipped[0]
+    assert found == whole and len(skipped) == 1 and torn.name in skipped[0] and skipped[0].endswith("; skipped")
 
 
 def test_a_checkpoint_cut_off_while_writing_is_not_seen(tmp_path: Path) -> None:
