@@ -64,7 +64,8 @@ def _tables(kind: inspect.Type) -> dict[object, inspect.StructType]:
 
 
 def algorithms_with(ability: str) -> str:
-    """The names of the algorithms whose class has an `ability`, such as any_optimizer; a property is of their order."""
+    """The names of the algorithms whose class has an `ability`, such as any_optimizer. Where that is a property,
+    it depends on `algorithm.order`, and with the default order it is false."""
     able = {name: found for name, kind in ALGORITHMS.items() if (found := getattr(kind, ability))}
     return ", ".join(name + " (not in its default order)" * isinstance(found, property) for name, found in able.items())
 

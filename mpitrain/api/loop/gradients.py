@@ -35,7 +35,7 @@ class Gradients(Method):
         self._rolling = self._running = self._held = False
         self._t = self._sums = self._stepped = 0
         self._dealt = Dealt(None, 0, 0, True)
-        self._apart = False  # whether each batch's gradients are weighed before others are added to them
+        self._apart = False  # whether gradients of several batches are added up, each weighed by its own samples
         self._weighing = ExitStack()
         self._hooks = [
             p.register_post_accumulate_grad_hook(partial(self._ready, number))

@@ -119,11 +119,12 @@ def _of_batches(batches: Iterable[Any], parts: int, seed: Callable[[], None]) ->
 
 def _begin(loader: Iterable[Any], seed: int, epoch: int) -> None:
     """Let what is drawn for the loader begin anew, in new workers, where they would outlive an epoch, too."""
-    if not isinstance(loader, DataLoader):
-        return _seed(seed, epoch)
-    if type(loader).__iter__ is DataLoader.__iter__:
-        loader._iterator = None
-    return _seed(seed, epoch, (loader, *_samplers(loader)))
+    owners: tuple[object, ...] = ()
+    if isinstance(loader, DataLoader):
+        owners = (loader, *_samplers(loader))
+        if type(loader).__iter__ is DataLoader.__iter__:
+            loader._iterator = None
+    _seed(seed, epoch, owners)
 
 
 def _seed(seed: int, epoch: int, owners: Iterable[object] = ()) -> None:
