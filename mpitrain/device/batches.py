@@ -80,7 +80,7 @@ class _Slot:
             device.compute.synchronize()  # nobody reads the old memory any more
             self._room = Batch(*(device.cupy.empty(part.shape, part.dtype) for part in batch))
             device.after(device.compute, device.incoming)
-        self.batch = Batch(*(part[:count] for part in self._room))
+        self.batch = self._room.first(count)
         for here, there in zip(self.batch, batch, strict=True):
             here.set(np.ascontiguousarray(there), stream=device.incoming)
         self.filled.record(device.incoming)

@@ -66,7 +66,7 @@ class _Buffer:
         count = len(indices)
         if len(self._batch.targets) < count:
             self._batch = self._corpus.form.room(count, self._dtype, self._empty)
-        return self._corpus.gather(indices, Batch(*(part[:count] for part in self._batch)), place)
+        return self._corpus.gather(indices, self._batch.first(count), place)
 
 
 class Direct:

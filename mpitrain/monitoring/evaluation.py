@@ -61,7 +61,7 @@ class Measuring:
         """Measure slice by slice, unless the statistics belong to these parameters already; yields before each."""
         for number, part in enumerate([] if self._model.measured(parameters) else self._slices):
             yield "measure"
-            batch = self._corpus.gather(part, Batch(*(buffer[: len(part)] for buffer in self._batch)))
+            batch = self._corpus.gather(part, self._batch.first(len(part)))
             self._model.measure(parameters, self._device.to_device(batch.inputs), number, len(self._slices))
 
     def run(self, parameters: Array) -> None:
@@ -160,8 +160,7 @@ class Evaluation:
             while (done := int(sums[2])) < corpus.samples:
                 yield "evaluate"
                 began, count = self.clock(), min(self._size, corpus.samples - done)
-                batch = Batch(*(buffer[:count] for buffer in self._batch))
-                corpus.gather(np.arange(done, done + count), batch)
+                batch = corpus.gather(np.arange(done, done + count), self._batch.first(count))
                 found = self.network.evaluate(self.parameters, Batch(*map(self.device.to_device, batch)))
                 sums += (*found, count)
                 self.pace(count)

@@ -18,6 +18,10 @@ class Batch(NamedTuple):
     inputs: Array
     targets: Array
 
+    def first(self, count: int) -> "Batch":
+        """The memory of the first `count` samples."""
+        return Batch(self.inputs[:count], self.targets[:count])
+
 
 class SampleForm(NamedTuple):
     """The form of samples: the `shape` of an input and that of its `targets`, () for one class; `dtype` and

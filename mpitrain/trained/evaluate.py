@@ -23,7 +23,6 @@ from mpitrain.monitoring.evaluation import TOGETHER, Evaluation, Results, figure
 from mpitrain.monitoring.records import merit_of, or_null, shown
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, by_all_ranks
-from mpitrain.sampling.batch import Batch
 from mpitrain.trained.model import TrainedModel, opened
 from mpitrain.training.parts import Part, epoch_of, held_out
 
@@ -114,6 +113,6 @@ def _evaluated(model: TrainedModel, corpus: Part, block: slice) -> Array:
     sums, room = np.zeros(2), corpus.form.room(most, model.parameters.dtype)
     for each in block_slices(block, most):
         indices = np.arange(each.start, each.stop)
-        batch = corpus.gather(indices, Batch(*(buffer[: len(indices)] for buffer in room)))
+        batch = corpus.gather(indices, room.first(len(indices)))
         sums += model.network.evaluate(model.parameters, batch)
     return sums

@@ -9,7 +9,6 @@ import numpy as np
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.errors import BadInput, TrainingFailed, first_line, library
 from mpitrain.monitoring.evaluation import TOGETHER
-from mpitrain.sampling.batch import Batch
 from mpitrain.trained.model import TrainedModel
 from mpitrain.trained.onnx_graph import GraphOptions
 from mpitrain.trained.posteriors import computing
@@ -52,8 +51,7 @@ def _compare(model: TrainedModel, content: bytes, options: GraphOptions, path: P
     distances, samples = [], min(seen.samples, MOST)
     for start in [0, *range(1, samples, TOGETHER)]:  # also test a batch of one
         stop = min(start + TOGETHER, samples) if start else 1
-        batch = Batch(np.empty((stop - start, *given.shape), np.float32), np.empty(stop - start, np.int32))
-        given.gather(np.arange(start, stop), batch)
+        batch = given.gather(np.arange(start, stop), given.form.room(stop - start, np.float32))
         with _refusing(f"onnxruntime {onnxruntime.__version__} fails on {part}"):
             said = session.run(None, {session.get_inputs()[0].name: batch.inputs.astype(kind)})[0]
         with np.errstate(over="ignore", invalid="ignore"):  # seen in the distance

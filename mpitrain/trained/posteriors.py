@@ -16,7 +16,6 @@ from mpitrain.data.corpus import Corpus
 from mpitrain.errors import BadInput, naming
 from mpitrain.flat import Array
 from mpitrain.monitoring.evaluation import TOGETHER
-from mpitrain.sampling.batch import Batch
 from mpitrain.trained.model import TrainedModel
 
 
@@ -77,8 +76,8 @@ def computing(model: TrainedModel, corpus: Corpus, kind: str, priors: Array | No
     batch = corpus.form.room(TOGETHER, dtype)
 
     def compute(part: slice) -> Array:
-        some = Batch(*(buffer[: part.stop - part.start] for buffer in batch))
-        corpus.gather(np.arange(part.start, part.stop), some)
+        indices = np.arange(part.start, part.stop)
+        some = corpus.gather(indices, batch.first(len(indices)))
         z = model.network.outputs(model.parameters, some.inputs)
         return convert(z, model.network.output, kind, priors).astype(np.float32, copy=False)
 
