@@ -421,8 +421,8 @@ MUTATIONS = [
     Mutation(
         "the last average keeps its whole momentum",
         "algorithms/block_momentum.py",
-        "            self.outer.momentum *= min(steps / self._tau, 1.0)",
-        "            pass",
+        "        self.outer.momentum *= min(steps / self._tau, 1.0)",
+        "        pass",
         "block-momentum",
         "tests/algorithms",
     ),

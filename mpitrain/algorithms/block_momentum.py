@@ -192,9 +192,8 @@ class BlockRule(AveragingRule):
 
     def shorten(self, steps: int) -> None:
         """Scale μ by the share of τ that is left: a whole move by the momentum would take Θ away from the ranks' mean,
-        with too few steps to make up for it. Ranks that start ahead have made that move already."""
-        if not self.outer.ahead:
-            self.outer.momentum *= min(steps / self._tau, 1.0)  # more steps after a resume with a smaller τ
+        with too few steps to make up for it."""
+        self.outer.momentum *= min(steps / self._tau, 1.0)  # more steps after a resume with a smaller τ
 
     @property
     def summed(self) -> list[Array]:

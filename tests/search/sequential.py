@@ -195,8 +195,7 @@ class Straight:
         return {"theta": centre}
 
     def block_momentum(self) -> Vectors:
-        """BMUF, SlowMo, DiLoCo, local SGD. The last average, after fewer than τ steps, has as much less momentum, but
-        where ranks start ahead."""
+        """BMUF, SlowMo, DiLoCo, local SGD. The last average, after fewer than τ steps, has as much less momentum."""
         options, theta, v = self.options, self.start.copy(), np.zeros_like(self.start)
         whole = 1 - 1 / self.ranks if options.momentum is None else options.momentum
         ahead = whole * options.rate if options.look_ahead == "start" else 0.0
@@ -207,8 +206,7 @@ class Straight:
 
         def average(steps: int) -> None:
             nonlocal theta, v
-            mu = whole if ahead else whole * steps / options.tau
-            unit = eta if options.unit == "learning-rate" else 1.0
+            mu, unit = whole * steps / options.tau, eta if options.unit == "learning-rate" else 1.0
             ends = [worker.x for worker in workers]
             if options.top_k:
                 for number, end in enumerate(ends):

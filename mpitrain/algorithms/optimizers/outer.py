@@ -21,14 +21,14 @@ class OuterMomentum:
 
     def __init__(self, momentum: float, rate: float, ahead: LookAhead, by_learning_rate: bool) -> None:
         self.momentum, self._rate, self._by_learning_rate = momentum, rate, by_learning_rate
-        self.ahead = momentum * rate if ahead == "start" else 0.0
+        self._ahead = momentum * rate if ahead == "start" else 0.0
         self._nesterov = ahead == "step"
 
     def start(self, out: Array, theta: Array, v: Array) -> None:
         """Write where the ranks start."""
         # xⁱ ← Θ, or Θ + μζv
-        if self.ahead:
-            look_ahead(out, theta, v, self.ahead)
+        if self._ahead:
+            look_ahead(out, theta, v, self._ahead)
         else:
             np.copyto(out, theta)
 
@@ -37,8 +37,8 @@ class OuterMomentum:
         mu, unit = self.momentum, learning_rate if self._by_learning_rate else 1.0
         # Δ ← mean − their start
         np.subtract(mean, theta, out=mean)
-        if self.ahead:
-            np.multiply(v, self.ahead, out=scratch)
+        if self._ahead:
+            np.multiply(v, self._ahead, out=scratch)
             np.subtract(mean, scratch, out=mean)
         # v ← μv + Δ/unit
         np.multiply(v, mu, out=v)
