@@ -98,6 +98,15 @@ def test_a_long_name_leaves_room_for_the_figures(browser: Chromium, tmp_path: Pa
 
 
 @needs_chromium
+def test_paper_has_all_columns_and_names(browser: Chromium, report: tuple[Path, dict[str, int]]) -> None:
+    """It does not scroll; Chromium shrinks a page by up to a third."""
+    browser.open(report[0], 740)
+    browser.do("Emulation.setEmulatedMedia", media="print")
+    rights = "[...document.querySelectorAll('.results td, #legend li')].map(n => n.getBoundingClientRect().right)"
+    assert max(browser.evaluate(rights)) <= 740 * 3 / 2
+
+
+@needs_chromium
 def test_a_complaint_would_be_heard(browser: Chromium, tmp_path: Path) -> None:
     """Of the console, of an exception, of an address."""
     (tmp_path / "bad.html").write_text(
