@@ -113,10 +113,10 @@ class Advice:
         if self.chosen.at_most and other.at_most:
             return f"only when the first evaluation came, which was below the target with {name}, too"
         said = f"it trains {self._first.speed / its.speed:.2g} times as many samples a second as {name}"
-        known = all(each.all and not each.at_most for each in (self.chosen, other))
-        if self.question.target is not None and known:
+        if self.question.target is not None and self.chosen.all and other.all and not other.at_most:
             needed = self.chosen.mean * self._first.speed / (other.mean * its.speed)
-            said += f", and needs {needed:.2g} times as many to come there"
+            bound = "at most " if self.chosen.at_most else ""
+            said += f", and needs {bound}{needed:.2g} times as many to come there"
         hindered = ", ".join(bottlenecks(its.summary))
         return f"{said}; with that {hindered}" if hindered else said
 
