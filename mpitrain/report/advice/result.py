@@ -17,7 +17,7 @@ from mpitrain.report.advice.halving import ETA, at_time, column, least
 from mpitrain.report.advice.search import LATE, Question, Tried, figure
 from mpitrain.report.advice.trials import Trials
 from mpitrain.report.comparison.table import TimesToTarget, markdown
-from mpitrain.report.html import Html, duration, join, safe, table
+from mpitrain.report.html import Html, duration, join, safe, show, table
 from mpitrain.report.page import page, section
 from mpitrain.report.runs import read_run
 
@@ -128,7 +128,7 @@ class Advice:
         for each in [*(final.tried for final in self._finalists), *sorted(rest, key=lambda other: -other.share)]:
             told, numbers = next(iter(each.outcomes), each.carried), ["–", "–"]
             if told is not None and (samples := told.number("samples")):
-                numbers = [f"{told.speed:,.0f}", f"{told.number('bytes_sent') / samples:,.0f}"]
+                numbers = [show(told.speed, "count"), f"{told.number('bytes_sent') / samples:,.0f}"]
             name = f"{each.candidate.number} {each.candidate.shown}"
             result = str(finals.get(each.candidate.number, "–"))
             lines.append([name, result, *numbers, str(len(each.outcomes)), each.fell])
