@@ -175,5 +175,5 @@ def installed(module: str) -> ModuleType:
 
 def nearest(word: str, known: list[str], prefix: str = "", cutoff: float = 0.5) -> str:
     """The end of a message that says that `word` is unknown: the nearest known word after `prefix`, or all of them."""
-    close = difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    close = difflib.get_close_matches(word.lower(), known, n=1, cutoff=cutoff)
     return f"; the nearest known is {prefix}{close[0]}" if close else f"; known: {', '.join(known)}"

@@ -10,7 +10,7 @@ from mpitrain.errors import some
 from mpitrain.files import Record, read_text
 from mpitrain.flat import parameters_sha256
 from mpitrain.monitoring.monitor import MasterMonitor
-from mpitrain.monitoring.progress import loss_text, seconds_text
+from mpitrain.monitoring.progress import loss_text, rate_text, seconds_text
 from mpitrain.monitoring.records import merits, records_of
 from mpitrain.stopwatch import shares_text
 from mpitrain.training.context import Session
@@ -59,7 +59,7 @@ def closing_rows(session: Session, monitor: MasterMonitor, fields: dict[str, Any
     trained = counters.trained_now
     refused, dropped = counters.refusals, counters.samples_dropped
     since = " since the resume" if counters.trained_before else ""
-    rate = f", {fields['samples_per_second']:,.0f} a second{since}" if trained else ""
+    rate = f", {rate_text(fields['samples_per_second'])} a second{since}" if trained else ""
     mean, most = fields["staleness_mean"], fields["staleness_max"]
     stale = "" if mean is None or not most else f", staleness {mean:.1f} (at most {most})"
     exchanged = f"{(session.bytes_exchanged() or 0) / 1e6:,.1f} MB{since} ({session.exchange})"

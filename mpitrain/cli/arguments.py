@@ -13,7 +13,7 @@ EXAMPLES = """examples:
   mpirun -n 4 python -m mpitrain net.toml --out my-run      a configuration of your own
   mpirun -n 4 python -m mpitrain --set algorithm.name=allreduce --set training.epochs=3
   mpirun -n 4 python -m mpitrain --resume my-run            continue it
-  python -m mpitrain net.toml --print-config                every key, with its value"""
+  python -m mpitrain net.toml --print-config                the keys, with their values"""
 
 
 def add_train(commands: Subparsers) -> None:

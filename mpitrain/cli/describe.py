@@ -98,7 +98,7 @@ def layers_table(network: Network, tables: list[AnyLayer]) -> Table:
     rows = Table("layer", "", box=None, pad_edge=False, show_footer=True)
     parameters = [sum(parameter.size for parameter in layer.parameters) for layer in network.layers]
     operations = [layer.operations for layer in network.layers]
-    rows.columns[0].footer = "total"
+    rows.columns[0].footer, rows.columns[0].no_wrap = "total", True
     for heading, total in (
         ("output", ""),
         ("parameters", f"{sum(parameters):,}"),

@@ -39,7 +39,7 @@ class Progress:
 
     def update(self, trained: int, rate: float, loss: float | None, results: Results) -> None:
         """Show the state of the training."""
-        said = f"{rate:,.0f} samples/s  loss {loss_text(loss, 3)}"
+        said = f"{rate_text(rate)} samples/s  loss {loss_text(loss, 3)}"
         said += next((f"  {name} {value}" for name, value in merits(results) if name.startswith("test")), "")
         if rate:
             said += f"  {timedelta(seconds=round((self._total - trained) / rate))} left"
@@ -77,6 +77,11 @@ class Progress:
 def seconds_text(seconds: float) -> str:
     """Format a number of seconds: tenths from one on, two significant digits below, as in short simulations."""
     return f"{seconds:.1f}" if seconds >= 1 else f"{seconds:.2g}"
+
+
+def rate_text(rate: float) -> str:
+    """Format a number a second: whole from ten on, two significant digits below, as of a large network."""
+    return f"{rate:,.0f}" if rate >= 9.95 else f"{rate:.2g}"
 
 
 def loss_text(loss: float | None, digits: int = 4) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from mpitrain.errors import printable
+from mpitrain.monitoring.progress import rate_text
 
 STYLES = 18  # line styles in page.css and page.js: six colours, each solid, dashed and dotted
 
@@ -45,7 +46,7 @@ def show(value: object, form: str = "number") -> str:
         return _scaled(value, ("B", "kB", "MB", "GB", "TB", "PB"))
     if form == "seconds":
         return duration(value)
-    return f"{value:,.0f}" if form == "count" else f"{value:.4g}"
+    return rate_text(value) if form == "count" else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:

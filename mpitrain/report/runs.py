@@ -12,7 +12,7 @@ from mpitrain.report.html import duration
 from mpitrain.report.records import finite, read_records, read_summary
 
 ENDS = {"finished": "finished", "stopped": "stopped by a signal", "diverged": "diverged", "incomplete": "incomplete"}
-KILLED, ALIVE = "killed, left no record", "still running, or killed"
+KILLED, ALIVE = "killed, left no record", "still running"
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def read_run(folder: Path, name: str) -> StoredRun:
         marks.append("resumed" if resumes == 1 else f"resumed {resumes} times")
     config, kept = read_config(folder / "config.toml"), without_repeated(records)
     marks += left_out
-    run = StoredRun(folder, printable(name), config, kept, summary, failed, marks, sessions(records), running)
+    run = StoredRun(folder, printable(name), config, kept, summary, failed, marks, sessions(records, running), running)
     marks[:0] = [run.progress] if running else []
     return run
 
@@ -160,16 +160,17 @@ def without_repeated(records: list[Record]) -> list[Record]:
     return kept
 
 
-def sessions(records: list[Record]) -> list[RunSession]:
-    """The sessions of a run, from all its records, including those that a resume discarded."""
+def sessions(records: list[Record], running: bool) -> list[RunSession]:
+    """The sessions of a run, of which the last one may be `running`, from all its records, including those that a
+    resume discarded."""
     starts = [number for number, record in enumerate(records) if record["event"] == "start"]
-    return [_session(records[here:then], records[then:]) for here, then in pairwise([*starts, len(records)])]
+    return [_session(records[here:then], records[then:], running) for here, then in pairwise([*starts, len(records)])]
 
 
-def _session(records: list[Record], later: list[Record]) -> RunSession:
+def _session(records: list[Record], later: list[Record], running: bool) -> RunSession:
     start = records[0]
     last = next((each for each in records if each["event"] in ("end", "failed", "restart")), start)
-    end, reason, silent = KILLED if later else ALIVE, str(last.get("exit_reason")), tuple[int, ...]()
+    end, reason, silent = ALIVE if running and not later else KILLED, str(last.get("exit_reason")), tuple[int, ...]()
     if last["event"] == "end":
         end = ENDS.get(reason, reason)
     elif last is not start:

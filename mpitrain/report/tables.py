@@ -147,7 +147,7 @@ def times(runs: list[StoredRun]) -> Html:
 
 
 def sessions(runs: list[StoredRun]) -> Html:
-    """A row for each session of the runs that were resumed, or that are known to have ended unfinished."""
+    """A row for each session of the runs that were resumed, or that ended unfinished."""
     rows = []
     for number, run in enumerate(runs):
         if len(run.sessions) < 2 and all(each.end in (ENDS["finished"], ALIVE) for each in run.sessions):

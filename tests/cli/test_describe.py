@@ -33,6 +33,13 @@ def test_alexnet_in_one_tower(capsys: pytest.CaptureFixture[str]) -> None:
     assert rows["norm1"][-2:] == ["0", "0"]
 
 
+def test_a_narrow_terminal_keeps_the_layers_names(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    assert {"conv1", "relu1", "fc2", "total"} <= set(described(capsys)[1])
+
+
 def test_inputs_are_those_of_the_data_or_as_told(capsys: pytest.CaptureFixture[str]) -> None:
     layers = ("--set", 'model.layers=[{kind="fully-connected", gain=1}]')
     first, rows = described(capsys, *layers, "--set", "data.crop=4")

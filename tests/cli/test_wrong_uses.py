@@ -29,6 +29,7 @@ SETTINGS = {
     "algorithm.name=adamw": "an optimizer is algorithm.optimizer.name, with sgd, allreduce",
     "algorithm.name=adam": "an optimizer is algorithm.optimizer.name, with sgd, allreduce",
     "algorithm.name=easdg": "the nearest known is easgd",
+    "algorithm.name=Easgd": "the nearest known is easgd",
     "algorithm.optimizer=adamw": "algorithm.optimizer: asgd has its own optimizer",
     "algorithm.optimizer.name=adam": "algorithm.optimizer: asgd has its own optimizer",
     "algorithm.tau=5": "unknown key algorithm.tau of asgd; it is one of ",

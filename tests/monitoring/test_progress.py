@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mpitrain.monitoring.progress import Progress, seconds_text
+from mpitrain.monitoring.progress import Progress, rate_text, seconds_text
+from mpitrain.report.html import show
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
 
@@ -57,3 +58,11 @@ def test_the_time_that_is_left_counts_from_the_start_of_this_program(capsys: pyt
 @pytest.mark.parametrize(("seconds", "text"), [(0.0, "0"), (0.0384, "0.038"), (1.26, "1.3"), (61.04, "61.0")])
 def test_short_simulations_do_not_end_after_no_seconds(seconds: float, text: str) -> None:
     assert seconds_text(seconds) == text
+
+
+@pytest.mark.parametrize(
+    ("rate", "text"), [(0.0, "0"), (0.338, "0.34"), (3.0, "3"), (9.97, "10"), (33.8, "34"), (33853.1, "33,853")]
+)
+def test_slow_trainings_do_not_stand_still(rate: float, text: str) -> None:
+    """In their lines and in reports."""
+    assert rate_text(rate) == show(rate, "count") == text

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from mpitrain.report.page import page
-from mpitrain.report.runs import read_runs
+from mpitrain.report.runs import read_run, read_runs
 from mpitrain.report.series import plots
 
 from .chromium import CHROMIUM, Chromium
@@ -85,6 +85,25 @@ def test_everything_is_drawn_and_can_be_read(
     assert browser.evaluate("document.documentElement.scrollWidth") <= width
     assert browser.evaluate(WIDE) == [] and browser.evaluate(FAINT) == []
     assert browser.complaints == []
+
+
+@needs_chromium
+@pytest.mark.parametrize("width", [800, 1280])
+def test_a_long_name_leaves_room_for_the_figures(browser: Chromium, tmp_path: Path, width: int) -> None:
+    """In the table, beside whose first column they scroll; and the legend stays within the window."""
+    (tmp_path / "report.html").write_text(page([read_run(write_run(tmp_path / "run"), "long-name-" * 20)], "title"))
+    browser.open(tmp_path / "report.html", width)
+    assert browser.evaluate("document.querySelector('.results td').getBoundingClientRect().right") < width
+    assert browser.evaluate("document.querySelector('#legend button').getBoundingClientRect().right") <= width
+
+
+@needs_chromium
+def test_paper_has_all_columns_and_names(browser: Chromium, report: tuple[Path, dict[str, int]]) -> None:
+    """It does not scroll; Chromium shrinks a page by up to a third."""
+    browser.open(report[0], 740)
+    browser.do("Emulation.setEmulatedMedia", media="print")
+    rights = "[...document.querySelectorAll('.results td, #legend li')].map(n => n.getBoundingClientRect().right)"
+    assert max(browser.evaluate(rights)) <= 740 * 3 / 2
 
 
 @needs_chromium
@@ -203,11 +222,12 @@ def test_a_part_of_an_axis_can_be_enlarged(browser: Chromium, report: tuple[Path
 def test_a_lost_rank_and_what_followed_can_be_read(
     browser: Chromium, report: tuple[Path, dict[str, int]], width: int, theme: str
 ) -> None:
-    """In two rows of a table that scrolls in its frame."""
+    """In two rows of a table that scrolls in its frame; a run that was killed has another."""
     browser.open(report[0], width, theme)
     rows = browser.evaluate("[...document.querySelector('.sessions').rows].map(row => row.innerText.split('\\t'))")
-    assert [row[0].strip().endswith(f"{place} of 2") for place, row in enumerate(rows)] == [False, True, True]
+    assert [row[0].strip().rpartition(", ")[2] for row in rows[1:]] == ["1 of 1", "1 of 2", "2 of 2"]
     assert [row[-2:] for row in rows[1:]] == [
+        ["–", "killed, left no record"],
         ["2", "rank 0: waited 300 s for rank 2 (a heartbeat); run.deadline sets the seconds"],
         ["–", "finished"],
     ]

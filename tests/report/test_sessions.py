@@ -29,13 +29,14 @@ GOES_ON = [start(resumed=True, samples=6500, seconds=64.0)]
 
 
 def test_each_session_and_its_end() -> None:
-    assert sessions([*FAILED, *DEAD, *STOPPED, *GOES_ON]) == [
+    assert sessions([*FAILED, *DEAD, *STOPPED, *GOES_ON], running=True) == [
         RunSession(4, 0, 3000, 30.0, WAITED, (3,), repeated=1000),
         RunSession(3, 2000, 5000, 30.0, KILLED),
         RunSession(3, 5000, 6500, 14.0, "stopped by a signal"),
         RunSession(3, 6500, 6500, 0.0, ALIVE),
     ]
-    assert sessions([]) == []
+    assert sessions([*DEAD], running=False)[-1].end == KILLED
+    assert sessions([], running=False) == []
 
 
 LOST = {"event": "restart", "text": "rank 2 was lost", "samples": 2000, "repeated": 900, "lost_ranks": [[2, 2900]]}
@@ -43,7 +44,7 @@ LOST = {"event": "restart", "text": "rank 2 was lost", "samples": 2000, "repeate
 
 def test_a_restart_says_how_the_session_before_it_ended() -> None:
     """One that left no record itself."""
-    told = sessions([start(ranks=4), train(2900, 30.0), LOST, *DEAD])
+    told = sessions([start(ranks=4), train(2900, 30.0), LOST, *DEAD], running=True)
     assert told[0] == RunSession(4, 0, 2900, 30.0, "rank 2 was lost", (2,), repeated=900)
 
 
@@ -61,14 +62,14 @@ def test_the_curves_have_a_mark_where_a_rank_was_lost(tmp_path: Path) -> None:
 
 def test_a_session_without_records_but_its_start() -> None:
     """Killed at once; and one that lacks numbers."""
-    assert sessions([start(), start(ranks=None, resumed=True)]) == [
+    assert sessions([start(), start(ranks=None, resumed=True)], running=True) == [
         RunSession(3, 0, 0, 0.0, KILLED),
         RunSession(None, 0, 0, 0.0, ALIVE),
     ]
 
 
 def test_the_report_shows_them(tmp_path: Path) -> None:
-    """Of runs that were resumed or failed; what a resume discarded is not in the curves, but in this table."""
+    """Of runs that were resumed, failed or killed; what a resume discarded is not in the curves, but in this table."""
     last = [
         start(resumed=True, samples=2000, seconds=20.0),
         train(5000, 50.0),
@@ -76,9 +77,10 @@ def test_the_report_shows_them(tmp_path: Path) -> None:
     ]
     lost = write_run(tmp_path / "lost", records=[*FAILED, *last], summary=ended(last))
     failed = write_run(tmp_path / "failed", records=FAILED)
+    killed = write_run(tmp_path / "killed", records=FAILED[:2])
     plain = write_run(tmp_path / "plain", records=last[1:], summary=ended(last[1:]))
-    runs = read_runs([lost, failed, plain])
-    assert [run.marks for run in runs] == [["resumed"], ["failed"], []]
+    runs = read_runs([lost, failed, killed, plain])
+    assert [run.marks for run in runs] == [["resumed"], ["failed"], ["unfinished"], []]
     assert [record["samples"] for record in runs[0].events("train")] == [5000]
     told = page(runs, "title").partition("<h2>Sessions</h2>")[2].partition("</table>")[0]
     rows = [row.split("</th>")[-1] for row in told.partition("<tbody>")[2].split("</tr>") if "<td>" in row]
@@ -87,8 +89,9 @@ def test_the_report_shows_them(tmp_path: Path) -> None:
         ["4", "0 to 3", "30 s", "1", "3", WAITED],
         ["3", "2 to 5", "30 s", "–", "–", "finished"],
         ["4", "0 to 3", "30 s", "–", "3", WAITED],
+        ["4", "0 to 3", "30 s", "–", "–", KILLED],
     ]
-    assert "Sessions" not in page(runs[2:], "title")
+    assert "Sessions" not in page(runs[3:], "title")
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from mpitrain.report.advice.halving import ETA, at_time, column, least
 from mpitrain.report.advice.search import LATE, Question, Tried, figure
 from mpitrain.report.advice.trials import Trials
 from mpitrain.report.comparison.table import TimesToTarget, markdown
-from mpitrain.report.html import Html, duration, join, safe, table
+from mpitrain.report.html import Html, duration, join, safe, show, table
 from mpitrain.report.page import page, section
 from mpitrain.report.runs import read_run
 
@@ -113,10 +113,10 @@ class Advice:
         if self.chosen.at_most and other.at_most:
             return f"only when the first evaluation came, which was below the target with {name}, too"
         said = f"it trains {self._first.speed / its.speed:.2g} times as many samples a second as {name}"
-        known = all(each.all and not each.at_most for each in (self.chosen, other))
-        if self.question.target is not None and known:
+        if self.question.target is not None and self.chosen.all and other.all and not other.at_most:
             needed = self.chosen.mean * self._first.speed / (other.mean * its.speed)
-            said += f", and needs {needed:.2g} times as many to come there"
+            bound = "at most " if self.chosen.at_most else ""
+            said += f", and needs {bound}{needed:.2g} times as many to come there"
         hindered = ", ".join(bottlenecks(its.summary))
         return f"{said}; with that {hindered}" if hindered else said
 
@@ -128,7 +128,7 @@ class Advice:
         for each in [*(final.tried for final in self._finalists), *sorted(rest, key=lambda other: -other.share)]:
             told, numbers = next(iter(each.outcomes), each.carried), ["–", "–"]
             if told is not None and (samples := told.number("samples")):
-                numbers = [f"{told.speed:,.0f}", f"{told.number('bytes_sent') / samples:,.0f}"]
+                numbers = [show(told.speed, "count"), f"{told.number('bytes_sent') / samples:,.0f}"]
             name = f"{each.candidate.number} {each.candidate.shown}"
             result = str(finals.get(each.candidate.number, "–"))
             lines.append([name, result, *numbers, str(len(each.outcomes)), each.fell])

@@ -97,8 +97,8 @@ def cells(found: Sequence[Pair]) -> tuple[list[str], list[list[str]]]:
     header = ["configuration", "workers", "against", f"difference ({COVERED:.0f}% of draws)", "relative"]
     lines = []
     for row, base, told in found:
-        form = "+.2%" if row.merit == "error" else "+.4f"
-        spans = [_span(form, told.mean, told.low, told.high), _span("+.2%", *told.relative) if told.base else "–"]
+        form = "+z.2%" if row.merit == "error" else "+z.4f"  # z: never −0
+        spans = [_span(form, told.mean, told.low, told.high), _span("+z.2%", *told.relative) if told.base else "–"]
         against = f"{printable(base.configuration)}, {base.workers}"
         lines.append([printable(row.configuration), str(row.workers), against, *spans])
     return header, lines

@@ -11,7 +11,7 @@ from mpitrain.errors import BadInput, printable
 from mpitrain.files import Record
 from mpitrain.monitoring.records import merit_of, shown
 from mpitrain.report.comparison.matrix import FAIR, Element
-from mpitrain.report.html import duration
+from mpitrain.report.html import duration, show
 from mpitrain.report.records import finite
 from mpitrain.report.runs import StoredRun
 
@@ -157,7 +157,7 @@ def _line(row: Row) -> list[str]:
         faster, share = reached.speed_up, reached.efficiency
         line.append("–" if faster is None or share is None else f"{faster:.2f} ({share:.0%})")
     speed, error, form = row.speed.mean, row.error, ".2%" if row.merit == "error" else ".4f"
-    line.append("–" if speed is None else f"{speed:,.0f}")
+    line.append(show(speed, "count"))
     spread = f" ± {error.std:{form}}" if len(error.values) > 1 else ""
     return [*line, "–" if error.mean is None else f"{error.mean:{form}}{spread}"]
 

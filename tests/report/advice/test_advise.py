@@ -211,12 +211,12 @@ def test_a_wrong_use_is_one_line(command: str, capsys: pytest.CaptureFixture[str
 # ---- the choice, by hand
 
 
-def tried(number: int, algorithm: str, seconds: list[float], **settings: object) -> Tried:
-    """A candidate. `seconds` has a number for each seed: after half of it the error is 0.9, and after all of it 0.1."""
+def tried(number: int, algorithm: str, seconds: list[float], first: float = 0.9, **settings: object) -> Tried:
+    """A candidate. `seconds` has a number for each seed: after half of it the error is `first`, after all of it 0.1."""
     table = {"algorithm": {"name": algorithm}}
     candidate = Candidate(number, algorithm, table, {f"algorithm.{key}": value for key, value in settings.items()})
     curves = [
-        [{"seconds": at * each, "samples": 100 * at * each, "merit": merit} for at, merit in ((0.5, 0.9), (1, 0.1))]
+        [{"seconds": at * each, "samples": 100 * at * each, "merit": merit} for at, merit in ((0.5, first), (1, 0.1))]
         for each in seconds
     ]
     told: dict[str, Any] = {"seconds": 9.0, "samples": 900.0}
@@ -262,6 +262,12 @@ def test_a_first_evaluation_below_the_target_is_an_upper_bound() -> None:
     assert "time to 90.00% test error: ≤ 1.5 s\n" in said and "\n≤: the first evaluation was already that low" in said
     assert "decided: only when the first evaluation came" in said and "with asgd, as configured (≤ 4.5 s), too" in said
     assert "times as many" not in said
+
+
+def test_how_many_samples_are_needed_has_a_bound_where_the_time_has_one() -> None:
+    """easgd was below the target at its first evaluation, asgd not."""
+    found = Advice([tried(0, "asgd", [9.0, 9.0], first=0.95), tried(1, "easgd", [2.0, 4.0])], Question(0.9, None, 9.0))
+    assert "and needs at most 0.31 times as many to come there" in "\n".join(found.lines())
 
 
 def test_a_target_that_nobody_reached_is_said() -> None:

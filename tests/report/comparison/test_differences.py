@@ -66,6 +66,12 @@ def test_differences_by_hand(capsys: pytest.CaptureFixture[str]) -> None:
     assert "-10.00% (-10.00% to -10.00%)" in page and "drawn anew 10,000 times" in page
 
 
+def test_nothing_has_no_minus(capsys: pytest.CaptureFixture[str]) -> None:
+    finished([10], [10 - 1e-9], [50])
+    assert main([*TABLE, "--paired"]) == 0
+    assert "+0.00% (+0.00% to +0.00%) | +0.00% (+0.00% to +0.00%)" in capsys.readouterr().out
+
+
 def test_the_baseline_is_what_others_are_compared_with() -> None:
     finished([10, 0], [5, 0], [50, 50])
     assert main([*TABLE, "--paired", "--baseline", "two"]) == 0
