@@ -114,7 +114,9 @@ class Averages(Moving):
         return apply
 
     def _start(self, t: int, eta: float) -> None:
-        self.roll.call(t, "the other ranks' next average", unfit=not self.flat.finite)
+        self.algorithm.check_loop(self.flat.one_rate)
+        rate = eta if self.algorithm.follows_rate else 0.0
+        self.roll.call(t, "the other ranks' next average", unfit=not self.flat.finite, rate=rate)
         self._centre.start(eta, t)
 
 

@@ -103,6 +103,13 @@ def test_a_rate_for_each_group_has_no_unit() -> None:
         mpitrain.distribute(model, optimizer, "block-momentum", preset="slowmo"),
     ):
         pass
+    optimizer.param_groups[1]["lr"] = 0.1
+    with (
+        pytest.raises(BadInput, match="SlowMo"),
+        mpitrain.distribute(model, optimizer, "block-momentum", preset="slowmo", tau=1) as ranks,
+    ):
+        for _ in ranks.share([torch.ones(1, 2)] * 3):
+            optimizer.param_groups[1]["lr"] = 0.05  # as a schedule of its own gives it
 
 
 class Wrapper(torch.optim.Optimizer):
