@@ -318,6 +318,23 @@ def test_elastic_averaging_by_hand(algorithm: str) -> None:
     assert model.weight.item() == pytest.approx(centre, rel=1e-12)
 
 
+@pytest.mark.parametrize("algorithm", ["easgd", "easgd-sync"])
+@pytest.mark.parametrize(("batches", "moves"), [(4, False), (5, True)])
+def test_a_loop_shorter_than_a_period(
+    algorithm: str, batches: int, moves: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The centre stays where it was, which is said."""
+    model = nn.Linear(2, 1)
+    optimizer, start = sgd(model), model.weight.tolist()
+    with mpitrain.distribute(model, optimizer, algorithm, tau=4) as ranks:
+        for x in ranks.share([torch.ones(1, 2)] * batches):
+            model(x).sum().backward()
+            optimizer.step()
+    line = f"warning: algorithm.tau = 4: the loop took {batches} batches, which moved no centre"
+    assert (line in capsys.readouterr().err) is not moves
+    assert (model.weight.tolist() != start) is moves
+
+
 def test_block_momentum_by_hand() -> None:
     """Θ ← Θ + v with v ← μv + Δ after every third step, and with what is left of μ after the two at the end."""
     model = nn.Linear(1, 1, bias=False).double()
