@@ -134,8 +134,12 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
             raise BadInput("algorithm.top_k: in a loop of one's own averages are sent whole; 0 fits")
         if self.buffers != "kept":
             raise BadInput(f"algorithm.buffers = {self.buffers!r}: the optimizer is yours; 'kept' fits")
-        if self.unit == "learning-rate" and not one_rate:
+        if self.follows_rate and not one_rate:
             raise BadInput("algorithm.unit = 'learning-rate' (SlowMo): the optimizer's groups have different rates")
+
+    @property
+    def follows_rate(self) -> bool:
+        return self.unit == "learning-rate"
 
     @property
     def sparse(self) -> bool:

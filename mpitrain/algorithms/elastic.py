@@ -79,6 +79,10 @@ class AttractingCentre(Elastic, frozen=True):
     def starts_apart(self) -> bool:
         return self.start == "different"
 
+    @property
+    def follows_rate(self) -> bool:
+        return self.rho is not None
+
     def moving_rate(self, eta: float, workers: int) -> float:
         """α of one exchange at the learning rate η with p workers."""
         if self.alpha is not None:

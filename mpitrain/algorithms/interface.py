@@ -78,6 +78,11 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
         """Raise BadInput where the keys cannot work around a user's own optimizer; `one_rate`: all its groups have
         one learning rate."""
 
+    @property
+    def follows_rate(self) -> bool:
+        """Whether an exchange of all ranks depends on the learning rate, which then is to be the same on all."""
+        return False
+
     def check_steps(self, steps: int) -> None:
         """Raise BadInput if each worker has too few minibatches."""
         if self.period > steps:

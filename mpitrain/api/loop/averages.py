@@ -9,6 +9,7 @@ from mpitrain.api.loop.loader import Dealt
 from mpitrain.api.loop.method import Method
 from mpitrain.api.loop.past import Apply, Past
 from mpitrain.checkpoint.state import Numbers, Vectors, checked
+from mpitrain.errors import say
 from mpitrain.flat import Array, block_of, block_slices
 from mpitrain.protocols.model_averaging import CommonCentre
 from mpitrain.protocols.server.windows import WindowCentre
@@ -47,6 +48,12 @@ class Moving(Method):
         """Note that an exchange of step t is to take effect."""
         self._moves, self._t = True, t
 
+    def say_if_unmoved(self, t: int) -> None:
+        """Say so if there was only the first exchange, when ranks and centre were still the same."""
+        if 0 < t <= (tau := self.algorithm.period) and self.transport.rank == 0:
+            line = f"the loop took {t} batches, which moved no centre: the model is as before"
+            say(f"warning: algorithm.tau = {tau}: {line}")
+
 
 class Averages(Moving):
     """All ranks hold the centre, and exchange at the same step by sums over the ranks."""
@@ -84,6 +91,8 @@ class Averages(Moving):
 
     def finish(self, t: int) -> None:
         self.leave(t)
+        if self.rule.overlaps:
+            self.say_if_unmoved(t)
         if self._since:
             self.rule.shorten(self._since)
             self._start(t, self.eta)
@@ -114,7 +123,9 @@ class Averages(Moving):
         return apply
 
     def _start(self, t: int, eta: float) -> None:
-        self.roll.call(t, "the other ranks' next average", unfit=not self.flat.finite)
+        self.algorithm.check_loop(self.flat.one_rate)
+        rate = eta if self.algorithm.follows_rate else 0.0
+        self.roll.call(t, "the other ranks' next average", unfit=not self.flat.finite, rate=rate)
         self._centre.start(eta, t)
 
 
@@ -152,6 +163,7 @@ class Attracted(Moving):
         self.require_finite()
         self._centre.complete()
         self.leave(t)
+        self.say_if_unmoved(t)
         self._kept = self.model()
 
     def close(self) -> None:

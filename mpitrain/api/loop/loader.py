@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import nullcontext
+from dataclasses import fields, is_dataclass
 from itertools import chain, islice, tee
 from typing import Any, NamedTuple
 
@@ -157,7 +158,10 @@ def samples_in(batch: object) -> int:
 
 
 def _lengths(batch: object) -> Iterator[int]:
-    if isinstance(batch, torch.Tensor | np.ndarray):
+    if isinstance(batch, torch.Tensor):
+        if batch.dim():
+            yield batch.size(0)  # a nested tensor may have no shape
+    elif isinstance(batch, np.ndarray):
         yield from batch.shape[:1]
     elif isinstance(batch, str | bytes):
         yield 1
@@ -167,3 +171,5 @@ def _lengths(batch: object) -> Iterator[int]:
         yield from chain.from_iterable(map(_lengths, batch))
     elif isinstance(batch, Sized):
         yield len(batch)
+    elif is_dataclass(batch):
+        yield from chain.from_iterable(_lengths(getattr(batch, field.name)) for field in fields(batch))

@@ -127,16 +127,21 @@ class Roll:
         rates = self._told[:, 4]
         if odd := np.flatnonzero(abs(rates - rates[0]) > ROUNDING * abs(rates[0])).tolist():
             line = f"{named(odd)}: the learning rate is {rates[odd[0]]:g}, rank 0's {rates[0]:g}, after {t} batches"
-            self.refuse(
-                f"{line}: all are to take the same steps; give a scheduler that follows a metric its ranks.mean", odd
-            )
+            self.refuse(f"{line}: all are to have the same; give a scheduler that follows a metric its ranks.mean", odd)
         return [int(count) for count in self._told[:, 3]]
 
     def call(
-        self, t: int, what: str, leaving: bool = False, unfit: bool = False, sums: int = 0, count: int = 0
+        self,
+        t: int,
+        what: str,
+        leaving: bool = False,
+        unfit: bool = False,
+        sums: int = 0,
+        count: int = 0,
+        rate: float = 0.0,
     ) -> list[int]:
         """`start`, and `end`."""
-        self.start(leaving, unfit, sums, count)
+        self.start(leaving, unfit, sums, count, rate)
         return self.end(t, what)
 
     def refuse(self, line: str, whom: Sequence[int]) -> None:

@@ -91,8 +91,8 @@ def flattened(value: object, name: str, arrays: dict[str, Array], finite: bool =
     """`value` as JSON; its tensors and arrays go into `arrays`, each flat, under `name` and their keys, with slashes
     between.
 
-    Raises BadInput naming what is neither a dictionary, list, tuple, array, tensor on the CPU nor a plain value; and a
-    tensor that is not finite if they are to be `finite`.
+    Raises BadInput naming what is neither a dictionary, list, tuple, array, tensor on the CPU, type of tensors nor a
+    plain value; and a tensor that is not finite if they are to be `finite`.
     """
     if isinstance(value, np.generic):  # such as a learning rate that NumPy has computed
         value = value.item()
@@ -107,6 +107,8 @@ def flattened(value: object, name: str, arrays: dict[str, Array], finite: bool =
     if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
         arrays[name] = value.reshape(-1)
         return {"kind": "array", "name": name, "shape": list(value.shape)}
+    if isinstance(value, torch.dtype):
+        return {"kind": "dtype", "name": str(value).split(".")[1]}
     if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu":
         if finite and not bool(value.isfinite().all()):
             raise BadInput(f"{name}: is not finite")
@@ -129,6 +131,8 @@ def rebuilt(told: Json, read: Callable[[str], Array], finite: bool = False) -> o
     if told is None or isinstance(told, bool | int | float | str):
         return told
     match told:
+        case {"kind": "dtype", "name": str(name)} if isinstance(kind := getattr(torch, name, None), torch.dtype):
+            return kind
         case {"kind": "dict", "items": list(items)} if all(map(_keyed, items)):
             return {key: rebuilt(each, read, finite) for key, each in items}
         case {"kind": "list" | "tuple" as kind, "items": list(items)}:

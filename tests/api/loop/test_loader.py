@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter, UserDict
+from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
@@ -224,6 +225,14 @@ def test_with_replacement() -> None:
     assert sum(drawn.values()) == 20 and max(drawn.values()) > 1
 
 
+@dataclass
+class Sequences:
+    """A batch, as collations of a program's own make them."""
+
+    longest: int
+    steps: torch.Tensor
+
+
 def test_samples_of_any_mapping() -> None:
     """As tokenizers give it: not its keys are counted."""
     of_rank = dealt([UserDict(tokens=torch.zeros(8, 3), length=3)], 1)[0]
@@ -234,6 +243,13 @@ def test_samples_of_any_mapping() -> None:
 def test_samples_of_texts(batch: Any) -> None:
     """As the usual collation leaves them: not a text's letters are counted."""
     assert [each.samples for each in dealt([batch, "a text by itself"], 1)[0]] == [2, 1]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_samples_of_nested_tensors_and_data_classes(layout: torch.layout) -> None:
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(1, 3)], layout=layout)
+    assert [each.samples for each in dealt([(nested, 3), Sequences(7, nested)], 1)[0]] == [2, 2]
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,13 @@ def test_a_rate_for_each_group_has_no_unit() -> None:
         mpitrain.distribute(model, optimizer, "block-momentum", preset="slowmo"),
     ):
         pass
+    optimizer.param_groups[1]["lr"] = 0.1
+    with (
+        pytest.raises(BadInput, match="SlowMo"),
+        mpitrain.distribute(model, optimizer, "block-momentum", preset="slowmo", tau=1) as ranks,
+    ):
+        for _ in ranks.share([torch.ones(1, 2)] * 3):
+            optimizer.param_groups[1]["lr"] = 0.05  # as a schedule of its own gives it
 
 
 class Wrapper(torch.optim.Optimizer):
@@ -309,6 +316,23 @@ def test_elastic_averaging_by_hand(algorithm: str) -> None:
             assert kept.weight.item() == pytest.approx(centre, rel=1e-12)
         assert model.weight.item() == pytest.approx(x, rel=1e-12)
     assert model.weight.item() == pytest.approx(centre, rel=1e-12)
+
+
+@pytest.mark.parametrize("algorithm", ["easgd", "easgd-sync"])
+@pytest.mark.parametrize(("batches", "moves"), [(4, False), (5, True)])
+def test_a_loop_shorter_than_a_period(
+    algorithm: str, batches: int, moves: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The centre stays where it was, which is said."""
+    model = nn.Linear(2, 1)
+    optimizer, start = sgd(model), model.weight.tolist()
+    with mpitrain.distribute(model, optimizer, algorithm, tau=4) as ranks:
+        for x in ranks.share([torch.ones(1, 2)] * batches):
+            model(x).sum().backward()
+            optimizer.step()
+    line = f"warning: algorithm.tau = 4: the loop took {batches} batches, which moved no centre"
+    assert (line in capsys.readouterr().err) is not moves
+    assert (model.weight.tolist() != start) is moves
 
 
 def test_block_momentum_by_hand() -> None:

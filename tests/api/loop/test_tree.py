@@ -18,7 +18,17 @@ def test_there_and_back() -> None:
     tensors = {kind: torch.arange(6).reshape(2, 3).t().to(kind) for kind in kinds}
     value = {
         "state": {0: {"step": torch.tensor(3.0), "none": None}, 1: {}},
-        "groups": [{"lr": 0.1, "betas": (0.9, 0.999), "most": inf, "fused": None, "name": "a/b", "params": [0, 1]}],
+        "groups": [
+            {
+                "lr": 0.1,
+                "betas": (0.9, 0.999),
+                "most": inf,
+                "fused": None,
+                "name": "a/b",
+                "dtype": torch.bfloat16,
+                "params": [0, 1],
+            }
+        ],
         "all": list(tensors.values()),
         "empty": torch.empty(0, 4),
         "numpy": (np.arange(3, dtype=np.uint32), 7),
@@ -58,6 +68,7 @@ def test_what_is_refused(value: object, line: str) -> None:
         {"kind": "array", "name": "x", "shape": [2]},
         {"kind": "array", "name": "x", "shape": [-1, -3]},
         {"kind": "tensor", "name": "x", "shape": [3], "dtype": "nn"},
+        {"kind": "dtype", "name": "nn"},
         {"kind": "tensor", "name": "x", "shape": [3], "dtype": "int8"},
         {"kind": "tensor", "name": "x", "shape": [3], "dtype": "float32"},
         {},

@@ -35,6 +35,12 @@ PROGRAM = str(Path(__file__).with_name("wrong.py"))
         ("another seed", "easgd", r"mpitrain: rank 1 called distribute\(.*seed=6, tau=3\), rank 0 .*seed=5"),
         ("exception", "easgd", "rank 1: KeyError: 'mine'"),
         ("learning rate", "allreduce", "mpitrain: rank 1: the learning rate is 0.02, rank 0's 0.1, after 5 batches"),
+        (
+            "learning rate",
+            "block-momentum",
+            "mpitrain: rank 1: the learning rate is 0.02, rank 0's 0.1, after 5 batches",
+        ),
+        ("learning rate", "easgd-sync", "mpitrain: rank 1: the learning rate is 0.02, rank 0's 0.1, after 6 batches"),
         ("exit", "block-momentum", r"mpitrain: rank 1 called sys.exit\(3\), and not all ranks did"),
         ("moved", "easgd", "mpitrain: model: 0.weight has got other memory within the block"),
         ("stopped", "allreduce", r"mpitrain: rank \d: waited 2 s for rank 1 \(.*\); deadline sets the seconds"),

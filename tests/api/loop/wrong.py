@@ -71,6 +71,8 @@ def meet(k: int, ranks: Any) -> None:
 deadline = 2.0 if case in ("silence", "stopped", "mean", "save") else 60.0
 for algorithm in algorithms:
     keys = {"allreduce": {}, "sparse-delta": {"synchronous": case == "break"}}.get(algorithm, {"tau": 3})
+    if case == "learning rate":
+        keys |= {"block-momentum": {"preset": "slowmo"}, "easgd-sync": {"rho": 1.0}}.get(algorithm, {})
     if case == "another seed":
         keys["seed"] = 5 + here
     with mpitrain.distribute(model, optimizer, algorithm, deadline=deadline, **keys) as ranks:
