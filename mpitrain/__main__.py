@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from mpitrain import __version__
 from mpitrain.errors import ALIASES, BadInput, forbidden, nearest, say
+from mpitrain.signals import interruptible
 from mpitrain.start import announce, prepare_environment, rank_of, ranks_of
 
 prepare_environment()  # before anything loads NumPy
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
         return _refuse(f"{words[0]} starts the ranks itself: start it without mpirun")
     try:
         run = resolve_name(options.run) if isinstance(options.run, str) else options.run
-        with forbidden():
+        with forbidden(), interruptible():
             status = int(run(options) or 0)
         trains = words[0] in ("train", "launch") and not options.print_config  # its results are in the run folder
         lost = _output_was_lost()
