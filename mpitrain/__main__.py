@@ -11,6 +11,7 @@ from typing import Any, NoReturn
 
 from mpitrain import __version__
 from mpitrain.errors import ALIASES, BadInput, forbidden, nearest, say
+from mpitrain.signals import interruptible
 from mpitrain.start import announce, prepare_environment, rank_of, ranks_of
 
 prepare_environment()  # before anything loads NumPy
@@ -39,7 +40,19 @@ def main(arguments: list[str] | None = None) -> int:
     _prepare_output()
     if "_ARGCOMPLETE" in os.environ:  # a shell asks for completions
         resolve_name("mpitrain.cli.completion:complete")(parser())
-    words = sys.argv[1:] if arguments is None else arguments
+    try:
+        with interruptible():
+            return _run(sys.argv[1:] if arguments is None else arguments)
+    except BadInput as error:
+        say(error)
+        return 2
+    except KeyboardInterrupt:
+        say("interrupted")
+        return 130
+
+
+def _run(words: list[str]) -> int:
+    """Run the command that these words of the command line give; return the exit status."""
     if not words or words[0] not in (*COMMANDS, "-h", "--help", "--version"):
         if words and _is_misspelled(words[0]):
             near = nearest(words[0], list(COMMANDS), cutoff=0.6)
@@ -50,19 +63,12 @@ def main(arguments: list[str] | None = None) -> int:
         announce(__version__, options.set, (options.config, options.resume, options.continued))
     if words[0] in STARTING and ranks_of(os.environ) > 1:
         return _refuse(f"{words[0]} starts the ranks itself: start it without mpirun")
-    try:
-        run = resolve_name(options.run) if isinstance(options.run, str) else options.run
-        with forbidden():
-            status = int(run(options) or 0)
-        trains = words[0] in ("train", "launch") and not options.print_config  # its results are in the run folder
-        lost = _output_was_lost()
-        return status or int(lost and not trains)
-    except BadInput as error:
-        say(error)
-        return 2
-    except KeyboardInterrupt:
-        say("interrupted")
-        return 130
+    run = resolve_name(options.run) if isinstance(options.run, str) else options.run
+    with forbidden():
+        status = int(run(options) or 0)
+    trains = words[0] in ("train", "launch") and not options.print_config  # its results are in the run folder
+    lost = _output_was_lost()
+    return status or int(lost and not trains)
 
 
 def _is_misspelled(word: str) -> bool:

@@ -1,6 +1,8 @@
-"""The signals that ask a training or an import to end, and the exit statuses of trainings."""
+"""The signals that ask a program to end, and the exit statuses of trainings."""
 
+import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +16,7 @@ STOPPED = 75  # exit status of a run that a signal ended: sysexits' EX_TEMPFAIL,
 STATUS = {"finished": 0, "diverged": 1, "incomplete": 1, "stopped": STOPPED, "moved": 1, "deleted": 1}
 ECHO = 10.0  # seconds within which further signals are the first one's echoes; Slurm leaves 30 before it kills
 ECHO_OF_INTERRUPT = 2.0  # the same for SIGINT, which people send
+AGAIN = 0.05  # seconds until a SIGINT that was dropped comes again
 
 
 class Interrupted(BaseException):
@@ -32,6 +35,25 @@ def handling(handler: Callable[[int, FrameType | None], None]) -> Iterator[None]
     finally:
         for number, former in before.items():
             signal.signal(number, former or signal.SIG_DFL)
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Context in which SIGINT raises KeyboardInterrupt also if it comes where Python drops exceptions, as in callbacks
+    of weak references, of which h5py has many: it comes again then."""
+    before = sys.unraisablehook
+
+    def hook(dropped: "sys.UnraisableHookArgs") -> None:
+        if issubclass(dropped.exc_type, KeyboardInterrupt):
+            threading.Timer(AGAIN, os.kill, (os.getpid(), signal.SIGINT)).start()
+        else:
+            before(dropped)
+
+    sys.unraisablehook = hook
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @dataclass

@@ -6,13 +6,14 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from mpitrain import checkpoint
-from mpitrain.signals import ECHO_OF_INTERRUPT, STOPPED
+from mpitrain.signals import ECHO_OF_INTERRUPT, STOPPED, interruptible
 from tests.faults import Fault, program
 
 RANKS = 3
@@ -124,3 +125,17 @@ def test_a_signal_in_the_last_evaluation_ends_it(tmp_path: Path) -> None:
     assert subprocess.run(again, cwd=tmp_path, capture_output=True, timeout=120).returncode == 0
     told = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert told["exit_reason"] == "finished" and told["test_error"] < 0.9
+
+
+def test_an_interrupt_within_a_callback_is_not_dropped() -> None:
+    """Python drops what a weak reference's callback raises; it has printed a traceback, and the command went on."""
+
+    class Thing:
+        pass
+
+    thing = Thing()
+    reference = weakref.ref(thing, lambda gone: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(KeyboardInterrupt), interruptible():
+        del thing
+        time.sleep(60)
+    assert reference() is None

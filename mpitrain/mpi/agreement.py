@@ -14,7 +14,7 @@ ALONE = PRINTING + 4.0  # seconds for a rank to say why and to end the job, on m
 
 
 def ending_together(transport: Transport, action: Callable[[], int]) -> int:
-    """What `action` returns, or the exit status for what it raises: 2 for bad input, 1 for a failure."""
+    """What `action` returns, or the exit status for what it raises: 2 for bad input, 1 for a failure, 130 at SIGINT."""
     try:
         status = _status(transport, action)
         outlasts = isinstance(transport.comm, EnduringCommunicator)  # from now on nothing is lost with a rank
@@ -26,6 +26,9 @@ def ending_together(transport: Transport, action: Callable[[], int]) -> int:
     except (TrainingFailed, WireError) as error:
         _end(transport, str(error), 1, ALONE * min(transport.rank, 4))
         return 1
+    except KeyboardInterrupt:  # perhaps of this rank alone, for which the others would wait
+        _end(transport, "interrupted", 130, ALONE * min(transport.rank, 4))
+        return 130
     return status
 
 

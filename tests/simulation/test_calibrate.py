@@ -5,6 +5,7 @@ from argparse import Namespace
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from signal import SIGSTOP
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from mpitrain.mpi.links import USUAL, Link
 from mpitrain.sampling.queue import Work
 from mpitrain.simulation.calibrate import LATENCY, _in_turns, _unmeasured, bandwidth_of, doubts, line, spread
 from mpitrain.simulation.cluster import MeasuredNetwork, read
+from tests.faults import Fault, program
 
 
 def test_the_line_goes_through_the_medians() -> None:
@@ -114,3 +116,11 @@ def test_what_is_measured_can_be_simulated(launch: Callable[..., Any], tmp_path:
     assert launch(1, "simulate", "--cluster", "measured.toml", *keys).status == 0
     ended = launch(2, "calibrate", "other.toml", "--set", "model.width=-1")
     assert ended.status == 2 and ended.err.count("model.width") == 1 and not (tmp_path / "other.toml").exists()
+
+
+def test_a_rank_that_stands_still_is_named_after_the_deadline_that_was_given(launch: Callable[..., Any]) -> None:
+    """It was after 300 s, whatever was given, in a line that said that run.deadline sets the seconds."""
+    faulty = program(Fault("mpitrain.simulation.calibrate._gradients", [f"lose {int(SIGSTOP)}"], 1))
+    ended = launch(2, "calibrate", "own.toml", "--set", "run.deadline=3", program=faulty, deadline=100)
+    assert ended.status == 1
+    assert "rank 0: waited 3 s for rank 1 (the others' gradients); run.deadline sets the seconds" in ended.err

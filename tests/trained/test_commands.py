@@ -8,6 +8,7 @@ from collections.abc import Callable
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from signal import SIGINT
 from typing import Any
 
 import h5py
@@ -19,6 +20,7 @@ from mpitrain.data.digits import prepare_digits
 from mpitrain.sampling.batch import Batch
 from mpitrain.trained.model import load
 from mpitrain.trained.posteriors import log_softmax
+from tests.faults import Fault, program
 
 from .conftest import make_frames, make_run
 
@@ -54,6 +56,14 @@ def test_a_trained_run_evaluates_to_what_its_summary_says(
     assert best["test_error"] == min(
         record["test_error"] for line in lines if "test_error" in (record := json.loads(line))
     )
+
+
+def test_a_rank_that_is_interrupted_ends_the_evaluation_of_all(launch: Callable[..., Any], folder: Path) -> None:
+    """They would wait for it, for the run's deadline."""
+    faulty = program(Fault("mpitrain.monitoring.evaluation.Evaluation.run", [f"lose {int(SIGINT)}"], 1))
+    ended = launch(2, "evaluate", "run", program=faulty, deadline=100)
+    assert ended.status == 130
+    assert [line for line in ended.err.splitlines() if "mpitrain" in line] == ["mpitrain: interrupted"]
 
 
 def test_ranks_share_an_evaluation(launch: Callable[..., Any], alone: Callable[..., Any], folder: Path) -> None:
