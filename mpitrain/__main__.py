@@ -134,13 +134,17 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, left = super().parse_known_args(args, namespace)
-        if not left or self._apart or self._subparsers or "--" in args:  # no options follow --
+        if not left or self._apart or self._subparsers:
             return found, left
-        self._apart = True
-        try:
-            return self.parse_known_intermixed_args(args)
-        finally:
-            self._apart = False
+        if "--" not in args:  # no options follow --
+            self._apart = True
+            try:
+                found, left = self.parse_known_intermixed_args(args)
+            finally:
+                self._apart = False
+        if left:  # said here, with the command's usage
+            self.error(f"unrecognized arguments: {' '.join(left)}")
+        return found, left
 
     def error(self, message: str) -> NoReturn:
         _, unknown, words = message.partition("unrecognized arguments: --")

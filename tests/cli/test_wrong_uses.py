@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from mpitrain import config as configuration
+from mpitrain.__main__ import main
 from mpitrain.errors import BadInput
 
 from ..conftest import refusals
@@ -120,3 +121,15 @@ def test_a_wrong_command(
     Path("jobs").mkdir()
     status, lines = refusals(command.split(), capsys)
     assert status == 2 and len(lines) == 1 and COMMANDS[command] in lines[0], lines
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [("evaluate run --bogus", "evaluate"), ("prepare digits one two", "prepare digits"), ("--lr 3", "train")],
+)
+def test_an_unknown_argument_is_refused_with_the_usage_of_its_command(
+    words: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(words.split())
+    assert capsys.readouterr().err.startswith(f"usage: mpitrain {command} [-h]")
