@@ -127,7 +127,7 @@ requeue() {
     local job=$SLURM_JOB_ID
     [ -z "${SLURM_ARRAY_TASK_ID:-}" ] || job=${SLURM_ARRAY_JOB_ID}_$SLURM_ARRAY_TASK_ID
     case $(squeue -h -j "$job" -o "%T %r") in
-    COMPLETING*None) echo "$(date '+%F %T') cancelled, or back in the queue already" ;;
+    COMPLETING*None | PENDING*) echo "$(date '+%F %T') cancelled, or back in the queue already" ;;
     *) scontrol requeue "$job" && echo "$(date '+%F %T') requeued" ;;
     esac
 }

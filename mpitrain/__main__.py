@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from mpitrain import __version__
-from mpitrain.errors import ALIASES, BadInput, forbidden, nearest, say
+from mpitrain.errors import ALIASES, BadInput, nearest, say, unreachable
 from mpitrain.signals import interruptible
 from mpitrain.start import announce, prepare_environment, rank_of, ranks_of
 
@@ -64,7 +64,7 @@ def _run(words: list[str]) -> int:
     if words[0] in STARTING and ranks_of(os.environ) > 1:
         return _refuse(f"{words[0]} starts the ranks itself: start it without mpirun")
     run = resolve_name(options.run) if isinstance(options.run, str) else options.run
-    with forbidden():
+    with unreachable():
         status = int(run(options) or 0)
     trains = words[0] in ("train", "launch") and not options.print_config  # its results are in the run folder
     lost = _output_was_lost()

@@ -1,6 +1,7 @@
 """Errors that a user can fix, and one-line messages about the errors of libraries and of the user's code."""
 
 import difflib
+import errno
 import sys
 import traceback
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,9 @@ ALIASES = {
     **dict.fromkeys(("device", "gpu", "gpus"), "run.device"),
     "seed": "training.seed",
 }
+
+#: What the operating system says of files that cannot be reached, whether they exist or not.
+UNREACHABLE = (errno.EACCES, errno.EPERM, errno.EIO, errno.ENOTCONN, errno.ESTALE)
 
 
 class BadInput(ValueError):
@@ -126,12 +130,13 @@ def naming(what: object, *kinds: type[Exception]) -> Iterator[None]:
 
 
 @contextmanager
-def forbidden() -> Iterator[None]:
-    """Turn the refusal of a file that nothing else names, as in a folder that may not be searched, into BadInput."""
+def unreachable() -> Iterator[None]:
+    """Turn the error of a file that nothing else names, as in a folder that may not be searched or on a file system
+    whose server is gone, into BadInput."""
     try:
         yield
-    except PermissionError as error:
-        if error.filename is None:  # not of a file
+    except OSError as error:
+        if error.filename is None or error.errno not in UNREACHABLE:
             raise
         raise BadInput(f"{error.filename}: {reason(error)}") from error
 

@@ -1,12 +1,14 @@
 """What is said of optional packages: those that are missing, half there, or broken."""
 
+import errno
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from mpitrain.device.choice import MISSING, choose
-from mpitrain.errors import BadInput, library
+from mpitrain.errors import BadInput, library, unreachable
 from mpitrain.models.torch.start import require
 
 HELP = "this needs it: pip install mpitrain[extra]"
@@ -50,3 +52,12 @@ def test_a_folder_with_the_name_of_a_package_is_none(
         with pytest.raises(BadInput, match="which is not installed"):
             require("model.backend = 'torch'")
     sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EIO, errno.ENOTCONN, errno.ESTALE])
+def test_a_file_that_cannot_be_reached_is_named(number: int) -> None:
+    """As on a mount whose server is gone. What the system says of no file is left as it is."""
+    with pytest.raises(BadInput, match=f"^runs/a: {os.strerror(number)}$"), unreachable():
+        raise OSError(number, os.strerror(number), "runs/a")
+    with pytest.raises(OSError, match=os.strerror(number)), unreachable():
+        raise OSError(number, os.strerror(number))

@@ -1,7 +1,7 @@
 """The run folder of a training: which one it is, reserved for this run before anything in it is looked at."""
 
 import shutil
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from mpitrain.api.options import TrainOptions
@@ -53,8 +53,9 @@ class Reserved(ExitStack):
     def _forget_order(self) -> None:
         """Remove the order of events of a run that bad input has ended before it began, so that its folder is empty."""
         folder = self.lease.find() if self.lease is not None else None
-        if folder is not None and not (folder / CONFIG).exists():
-            shutil.rmtree(folder / order.FOLDER, ignore_errors=True)
+        with suppress(OSError):  # the file system may have gone since, of which the last checkpoint has told
+            if folder is not None and not (folder / CONFIG).exists():
+                shutil.rmtree(folder / order.FOLDER, ignore_errors=True)
 
     def _reserve(self, folder: Path) -> None:
         self.lease = Lease(folder)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from typing import TypeVar
 
-from mpitrain.errors import BadInput, Overdue, RankLost, TrainingFailed, WireError, forbidden, printable, say
+from mpitrain.errors import BadInput, Overdue, RankLost, TrainingFailed, WireError, printable, say, unreachable
 from mpitrain.mpi import Transport
 from mpitrain.mpi.enduring import EnduringCommunicator
 from mpitrain.mpi.process import PRINTING, abort_on_exception
@@ -41,7 +41,7 @@ def by_all_ranks(action: Callable[[Transport], int]) -> int:
 
 def _status(transport: Transport, action: Callable[[], int]) -> int:
     try:
-        with forbidden():
+        with unreachable():
             return action()
     except BadInput as error:
         if not error.agreed:  # this rank alone met it: the others are waiting for this one

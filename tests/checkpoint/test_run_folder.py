@@ -1,5 +1,6 @@
 """A run folder belongs to one run while that lives, and to the next one as soon as it does not."""
 
+import errno
 import json
 import os
 import signal
@@ -16,6 +17,9 @@ from typing import Any
 
 import pytest
 
+from mpitrain import config
+from mpitrain.api.folder import Reserved
+from mpitrain.api.options import TrainOptions
 from mpitrain.checkpoint import best_error, lease
 from mpitrain.checkpoint.lease import NAME, Lease
 from mpitrain.data.digits import prepare_digits
@@ -23,6 +27,7 @@ from mpitrain.data.normalising import NORMALISING
 from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import write_shard
 from mpitrain.errors import BadInput
+from mpitrain.mpi import Transport
 from mpitrain.report.runs import read_run
 
 SHORT = ("--set", "algorithm.name=msgd", "--set", "training.epochs=1", "--set", "run.progress=none")
@@ -366,3 +371,14 @@ def test_a_shell_in_a_step_is_not_a_launch(tmp_path: Path) -> None:
     """`srun -n 8 --pty bash`, and a batch script."""
     for variables in ({"SLURM_STEP_NUM_TASKS": "8", "SLURM_PTY_PORT": "1"}, {"SLURM_NTASKS": "8"}):
         assert ended(started(tmp_path, "info", **variables))[0] == 0
+
+
+def test_a_folder_whose_storage_is_gone_is_left_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the end of a training, whose last checkpoint is elsewhere: what the program has said is all, then."""
+
+    def fails(path: Path) -> None:
+        raise OSError(errno.ESTALE, os.strerror(errno.ESTALE), str(path))
+
+    with Reserved(Transport()) as reserved:
+        reserved.reserve_new(config.load(None, []), TrainOptions(out=tmp_path / "run"))
+        monkeypatch.setattr(Path, "exists", fails)
