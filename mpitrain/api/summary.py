@@ -10,8 +10,8 @@ from mpitrain.errors import some
 from mpitrain.files import Record, read_text
 from mpitrain.flat import parameters_sha256
 from mpitrain.monitoring.monitor import MasterMonitor
-from mpitrain.monitoring.progress import loss_text, rate_text, seconds_text
-from mpitrain.monitoring.records import merits, records_of
+from mpitrain.monitoring.progress import loss_text, seconds_text
+from mpitrain.monitoring.records import merits, rate_text, records_of
 from mpitrain.stopwatch import shares_text
 from mpitrain.training.context import Session
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from mpitrain.monitoring.evaluation import Results
-from mpitrain.monitoring.records import merits
+from mpitrain.monitoring.records import merits, rate_text
 from mpitrain.stopwatch import PLAIN_EVERY
 
 
@@ -77,11 +77,6 @@ class Progress:
 def seconds_text(seconds: float) -> str:
     """Format a number of seconds: tenths from one on, two significant digits below, as in short simulations."""
     return f"{seconds:.1f}" if seconds >= 1 else f"{seconds:.2g}"
-
-
-def rate_text(rate: float) -> str:
-    """Format a number a second: whole from ten on, two significant digits below, as of a large network."""
-    return f"{rate:,.0f}" if rate >= 9.95 else f"{rate:.2g}"
 
 
 def loss_text(loss: float | None, digits: int = 4) -> str:

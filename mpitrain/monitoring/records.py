@@ -210,6 +210,11 @@ def by_part(results: Mapping[str, object]) -> dict[str, float]:
     return named
 
 
+def rate_text(rate: float) -> str:
+    """Format a number a second: whole from ten on, two significant digits below, as of a large network."""
+    return f"{rate:,.0f}" if rate >= 9.95 else f"{rate:.2g}"
+
+
 def shown(merit: str) -> str:
     """The name of a figure of merit as it is printed, such as "bits a byte"."""
     return {"bits_per_byte": "bits a byte"}.get(merit, merit.replace("_", " "))

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from html import escape
 
 from mpitrain.errors import printable
-from mpitrain.monitoring.progress import rate_text
+from mpitrain.monitoring.records import rate_text
 
 STYLES = 18  # line styles in page.css and page.js: six colours, each solid, dashed and dotted
 

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from mpitrain.monitoring.progress import Progress, rate_text, seconds_text
+from mpitrain.monitoring.progress import Progress, seconds_text
+from mpitrain.monitoring.records import rate_text
 from mpitrain.report.html import show
 
 MPIRUN = Path(sys.executable).with_name("mpirun")
