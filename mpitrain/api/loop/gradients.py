@@ -22,6 +22,8 @@ class Gradients(Method):
     rank has used it.
     """
 
+    apart = False
+
     def begin(self) -> None:
         flat = self.flat
         flat.bind(flat.vector())

@@ -27,6 +27,8 @@ class Method:
 
     #: Whether all ranks are always at the same batch.
     in_step: bool = True
+    #: Whether it keeps a model beside this rank's parameters, which a change of these by other means would not reach.
+    apart: bool = True
     #: Whether the user only adds up gradients now.
     accumulating: bool = False
 

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 
 from mpitrain.errors import BadInput
+from mpitrain.files import checksum
 from mpitrain.flat import Array, Layout, Parameter
 from mpitrain.models.torch import examination
 from mpitrain.models.torch import state as torch_state
@@ -21,6 +22,7 @@ class FlatModule:
     """
 
     x: Array
+    _noted = ""
 
     def __init__(self, module: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
         if not isinstance(module, torch.nn.Module):
@@ -74,6 +76,17 @@ class FlatModule:
         self._pointers = [view.data_ptr() for view in views.values()]
         for p, view in zip(self.parameters, views.values(), strict=True):
             p.data = view
+
+    def note(self) -> None:
+        """Remember the parameters, with which the first batch is to begin."""
+        self._noted = checksum(self.x.view(np.uint8).data)
+
+    def require_noted(self) -> None:
+        """Raise BadInput if they have changed since; later they may."""
+        if self._noted and self._noted != checksum(self.x.view(np.uint8).data):
+            line = "its parameters were changed within the block, before the first batch: load or set them before it"
+            raise BadInput(f"model: {line}, as the algorithm keeps a model beside them")
+        self._noted = ""
 
     @property
     def finite(self) -> bool:

@@ -1,5 +1,6 @@
 """A loop of one's own on one rank: what is refused, hand-computed steps, and what users bring."""
 
+import contextlib
 import copy
 import json
 import re
@@ -274,6 +275,19 @@ def test_steps_without_a_batch() -> None:
         mpitrain.distribute(model, optimizer, "easgd"),
     ):
         optimizer.step()
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_parameters_that_are_loaded_within_the_block(algorithm: str) -> None:
+    """The model that an algorithm keeps beside them would not have them; the momentum took them for a move."""
+    model, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    with contextlib.ExitStack() as stack:
+        if algorithm != "allreduce":
+            line = "model: its parameters were changed within the block, before the first batch"
+            stack.enter_context(pytest.raises(BadInput, match=line))
+        ranks = stack.enter_context(mpitrain.distribute(model, sgd(model), algorithm))
+        model.load_state_dict(other.state_dict())
+        next(ranks.share([torch.ones(1, 2)]))
 
 
 def test_steps_of_the_model_that_is_evaluated() -> None:
