@@ -86,7 +86,7 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     def check_steps(self, steps: int) -> None:
         """Raise BadInput if each worker has too few minibatches."""
         if self.period > steps:
-            raise BadInput(f"algorithm.tau = {self.period}: longer than the {steps} minibatches that a worker has")
+            raise BadInput(f"algorithm.tau = {self.period}: more than the minibatches that a worker has ({steps})")
 
     def resumed(self, eta: float, before: int, now: int) -> str:
         """A line for the user: what besides the number of workers changes if a run is resumed with `now` instead of
