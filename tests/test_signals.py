@@ -135,7 +135,11 @@ def test_an_interrupt_within_a_callback_is_not_dropped() -> None:
 
     thing = Thing()
     reference = weakref.ref(thing, lambda gone: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(KeyboardInterrupt), interruptible():
-        del thing
-        time.sleep(60)
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)  # shells ignore it for jobs in the background
+    try:
+        with pytest.raises(KeyboardInterrupt), interruptible():
+            del thing
+            time.sleep(60)
+    finally:
+        signal.signal(signal.SIGINT, former)
     assert reference() is None
