@@ -6,7 +6,7 @@ import numpy as np
 from mpitrain.algorithms.optimizers import plain
 from mpitrain.algorithms.roles import AveragingRule, WorkerRule
 from mpitrain.api.loop.loader import Dealt
-from mpitrain.api.loop.method import Method
+from mpitrain.api.loop.method import Method, Told
 from mpitrain.api.loop.past import Apply, Past
 from mpitrain.checkpoint.state import Numbers, Vectors, checked
 from mpitrain.errors import say
@@ -125,7 +125,7 @@ class Averages(Moving):
     def _start(self, t: int, eta: float) -> None:
         self.algorithm.check_loop(self.flat.one_rate)
         rate = eta if self.algorithm.follows_rate else 0.0
-        self.roll.call(t, "the other ranks' next average", unfit=not self.flat.finite, rate=rate)
+        self.roll.call(t, "the other ranks' next average", Told(unfit=not self.flat.finite, rate=rate))
         self._centre.start(eta, t)
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from mpitrain.api.loop.loader import Dealt
-from mpitrain.api.loop.method import Method
+from mpitrain.api.loop.method import Method, Told
 from mpitrain.errors import BadInput, named, say
 from mpitrain.models.torch.binding import parts
 from mpitrain.training.buckets import Buckets
@@ -64,13 +64,13 @@ class Gradients(Method):
         self._end_roll()
 
     def finish(self, t: int) -> None:
-        self.roll.call(t, "the end of the loop", leaving=True, sums=self._sums)
+        self.roll.call(t, "the end of the loop", Told(leaving=True, sums=self._sums))
         first = self.flat.x.copy()
         self.transport.broadcast_array(first, "rank 0's parameters")
         with np.errstate(over="ignore", invalid="ignore"):
             near = np.linalg.norm(self.flat.x - first) <= APART * np.linalg.norm(first)
         apart = not near and bool(np.isfinite(first).all())
-        odd = np.flatnonzero(self.roll.call(t, "the ranks' parameters", count=int(apart))).tolist()
+        odd = np.flatnonzero(self.roll.call(t, "the ranks' parameters", Told(counted=int(apart)))).tolist()
         if odd and self.transport.rank == 0:
             line = f"warning: {named(odd)}: the parameters differ from rank 0's, as the ranks took different steps"
             say(f"{line}, such as with noise of a rank's own; all have rank 0's now")
@@ -86,7 +86,7 @@ class Gradients(Method):
             hook.remove()
 
     def _start_roll(self, sums: int) -> None:
-        self.roll.start(sums=sums, rate=self.flat.learning_rate)
+        self.roll.start(Told(sums=sums, rate=self.flat.learning_rate))
         self._rolling = True
 
     def _end_roll(self) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
-from mpitrain.api.loop.method import Method
+from mpitrain.api.loop.method import Method, Told
 from mpitrain.api.loop.past import Apply, Past
 from mpitrain.checkpoint.state import Numbers, Vectors, checked
 from mpitrain.compression.compressor import Thresholds
@@ -55,7 +55,7 @@ class Increments(Method):
 
     def after(self, t: int) -> None:
         if self.in_step:
-            self.roll.call(t, "the other ranks' messages", unfit=not self.flat.finite)
+            self.roll.call(t, "the other ranks' messages", Told(unfit=not self.flat.finite))
         else:
             self.require_finite()
         # A rank that waits in ranks.mean or ranks.save takes no messages, so nobody waits for its window.
@@ -73,7 +73,7 @@ class Increments(Method):
 
     def finish(self, t: int) -> None:
         if self.in_step:
-            self.roll.call(t, "the end of the loop", leaving=True)
+            self.roll.call(t, "the end of the loop", Told(leaving=True))
         self.settle()
         self.leave(t)
         self.attendance.busy = False

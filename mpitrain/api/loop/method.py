@@ -1,6 +1,7 @@
 """The interface of methods: what an algorithm does around a user's own steps."""
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -70,7 +71,7 @@ class Method:
     def leave(self, t: int) -> None:
         """End the loop with the others, after t batches of this rank's. Where they took other numbers, that is said;
         BadInput everywhere where all are to be at the same batch."""
-        counts = self.roll.call(t, "the end of the loop", leaving=True, count=t)
+        counts = self.roll.call(t, "the end of the loop", Told(leaving=True, counted=t))
         if min(counts) < max(counts):
             line = f"the ranks took {', '.join(map(str, counts))} batches: one left the loop early"
             if self.in_step:
@@ -94,20 +95,28 @@ class Method:
         return lambda: np.copyto(self.flat.x, x)
 
 
+class Told(NamedTuple):
+    """What a rank says of itself at a roll: whether it leaves, whether its parameters are not finite, in how many sums
+    of gradients it has taken part, what it has counted, and its learning rate, if all ranks are to have the same."""
+
+    leaving: bool = False
+    unfit: bool = False
+    sums: int = 0
+    counted: int = 0
+    rate: float = 0.0
+
+
 class Roll:
     """A check before what the ranks do together: whether all take part; if some have left, all ranks learn which."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
-        self._told = np.zeros((transport.size, 5))
+        self._told = np.zeros((transport.size, len(Told._fields)))
 
-    def start(
-        self, leaving: bool = False, unfit: bool = False, sums: int = 0, count: int = 0, rate: float = 0.0
-    ) -> None:
-        """Say whether this rank leaves, whether its parameters are not finite, in how many sums of gradients it has
-        taken part, what it has counted, and its learning rate, if all ranks are to have the same."""
+    def start(self, told: Told) -> None:
+        """Say what the others are to know of this rank."""
         self._told[:] = 0
-        self._told[self._transport.rank] = leaving, unfit, sums, count, rate
+        self._told[self._transport.rank] = np.array(told)
         self._request = self._transport.start_sum(self._told)
 
     def end(self, t: int, what: str) -> list[int]:
@@ -115,10 +124,10 @@ class Roll:
         not finite, some have taken part in fewer sums than others, some leave and others do not, or some have another
         learning rate."""
         self._transport.wait(self._request, what)
-        left, unfit = (np.flatnonzero(self._told[:, column]).tolist() for column in (0, 1))
+        leaving, unfit_here, sums, counts, rates = self._told.T
+        left, unfit = np.flatnonzero(leaving).tolist(), np.flatnonzero(unfit_here).tolist()
         if unfit:
             self.refuse(f"{named(unfit)}: the parameters are not finite after {t} batches", unfit)
-        sums = self._told[:, 2]
         if fewer := np.flatnonzero(sums < sums.max()).tolist():
             line = f"{named(fewer)} called backward less often than the others: all sum each gradient"
             self.refuse(line, fewer)
@@ -126,24 +135,14 @@ class Roll:
             others = [rank for rank in range(self._transport.size) if rank not in left]
             line = f"{named(left)} left the loop after {t} batches, and {named(others)} did not: all take as many"
             self.refuse(line, left)
-        rates = self._told[:, 4]
         if odd := np.flatnonzero(abs(rates - rates[0]) > ROUNDING * abs(rates[0])).tolist():
             line = f"{named(odd)}: the learning rate is {rates[odd[0]]:g}, rank 0's {rates[0]:g}, after {t} batches"
             self.refuse(f"{line}: all are to have the same; give a scheduler that follows a metric its ranks.mean", odd)
-        return [int(count) for count in self._told[:, 3]]
+        return [int(count) for count in counts]
 
-    def call(
-        self,
-        t: int,
-        what: str,
-        leaving: bool = False,
-        unfit: bool = False,
-        sums: int = 0,
-        count: int = 0,
-        rate: float = 0.0,
-    ) -> list[int]:
+    def call(self, t: int, what: str, told: Told) -> list[int]:
         """`start`, and `end`."""
-        self.start(leaving, unfit, sums, count, rate)
+        self.start(told)
         return self.end(t, what)
 
     def refuse(self, line: str, whom: Sequence[int]) -> None:

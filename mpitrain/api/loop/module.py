@@ -79,14 +79,18 @@ class FlatModule:
 
     def note(self) -> None:
         """Remember the parameters, with which the first batch is to begin."""
-        self._noted = checksum(self.x.view(np.uint8).data)
+        self._noted = self._content
 
     def require_noted(self) -> None:
         """Raise BadInput if they have changed since; later they may."""
-        if self._noted and self._noted != checksum(self.x.view(np.uint8).data):
+        if self._noted and self._noted != self._content:
             line = "its parameters were changed within the block, before the first batch: load or set them before it"
             raise BadInput(f"model: {line}, as the algorithm keeps a model beside them")
         self._noted = ""
+
+    @property
+    def _content(self) -> str:
+        return checksum(self.x.view(np.uint8).data)
 
     @property
     def finite(self) -> bool:

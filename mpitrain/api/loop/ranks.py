@@ -66,7 +66,7 @@ class Ranks:
             self._attendance = Attendance(self._transport)
             self._attendance.__enter__()
             self._flat, self._method, self._record = self._start(self._transport, self._attendance)
-            self._note()
+            self._flat.note()
             self._undo.callback(self._flat.release)
             self._undo.callback(self._method.release)
             self._undo.callback(self._batch.close)
@@ -99,7 +99,8 @@ class Ranks:
                 with self._attendance:
                     self._done()
                     self._flat.require_bound()
-                    self._flat.require_noted()
+                    if self._method.apart:
+                        self._flat.require_noted()
                     self._current = dealt
                     self._method.before(self._t, dealt)
                 self.weight = int(dealt.samples > 0)
@@ -150,7 +151,7 @@ class Ranks:
                 raise BadInput("ranks.load: within an epoch; load before its first batch")
             self._done()
             clock = self._saves.load(Path(path))
-            self._note()
+            self._flat.note()
             self._t, self._epochs, self._handed = clock.t, clock.epoch, clock.handed
             self._record.samples = self._record.before = clock.samples
 
@@ -201,10 +202,6 @@ class Ranks:
             raise BadInput("optimizer.step: no batch of ranks.share is in hand: the ranks' models would drift apart")
         self._require_own_parameters("optimizer.step")  # else the step would be undone
         self._method.before_step()
-
-    def _note(self) -> None:
-        if self._method.apart:
-            self._flat.note()
 
     def _require_open(self, call: str) -> None:
         if Ranks._open is not self:

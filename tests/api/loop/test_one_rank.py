@@ -110,7 +110,7 @@ def test_a_rate_for_each_group_has_no_unit() -> None:
         mpitrain.distribute(model, optimizer, "block-momentum", preset="slowmo", tau=1) as ranks,
     ):
         for _ in ranks.share([torch.ones(1, 2)] * 3):
-            optimizer.param_groups[1]["lr"] = 0.05  # as a schedule of its own gives it
+            optimizer.param_groups[1]["lr"] = 0.05  # a schedule changes the rate of this group alone
 
 
 class Wrapper(torch.optim.Optimizer):
