@@ -62,8 +62,8 @@ def _verified(run: Path, must: bool) -> Path | None:
 
 
 def shared_config(transport: Transport, options: TrainOptions) -> Config:
-    """The resolved configuration, from the files that rank 0 reads. Raises BadInput on all ranks, and on ranks with
-    another version of the program than rank 0's."""
+    """The resolved configuration, from the files that rank 0 reads; its deadline holds from now on. Raises BadInput on
+    all ranks, and on ranks with another version of the program than rank 0's."""
 
     def read() -> bytes:
         if options.whole:
@@ -83,7 +83,9 @@ def shared_config(transport: Transport, options: TrainOptions) -> Config:
     if version != __version__:  # whose messages or arithmetic may differ
         at = f"rank {transport.rank} on {socket.gethostname()}"
         raise BadInput(f"{at}: has mpitrain {__version__}, rank 0 {version}: install one version on all nodes")
-    return transport.runtime.once("the configuration", lambda: configuration.resolve(tomllib.loads(told)))
+    config = transport.runtime.once("the configuration", lambda: configuration.resolve(tomllib.loads(told)))
+    transport.deadline = config.run.deadline
+    return config
 
 
 def _say_what_is_kept(path: Path, overrides: Sequence[str], config: Config) -> None:

@@ -72,7 +72,6 @@ def configured(transport: Transport, options: TrainOptions, stop: Stop, told: To
             text = agreed(transport, lambda: explained(config), "the configuration")
             sys.stdout.write(text if transport.rank == 0 else "")
             return 0
-        transport.deadline = config.run.deadline
 
         def trained(transport: Transport) -> int:
             limits: AbstractContextManager[object] = nullcontext()

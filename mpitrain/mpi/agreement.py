@@ -24,11 +24,9 @@ def ending_together(transport: Transport, action: Callable[[], int]) -> int:
         _end(transport, str(error), 1, PRINTING * min(others_see(transport, error), 2))
         return 1
     except (TrainingFailed, WireError) as error:
-        _end(transport, str(error), 1, ALONE * min(transport.rank, 4))
-        return 1
-    except KeyboardInterrupt:  # perhaps of this rank alone, for which the others would wait
-        _end(transport, "interrupted", 130, ALONE * min(transport.rank, 4))
-        return 130
+        return _end_alone(transport, str(error), 1)
+    except KeyboardInterrupt:
+        return _end_alone(transport, "interrupted", 130)
     return status
 
 
@@ -44,9 +42,8 @@ def _status(transport: Transport, action: Callable[[], int]) -> int:
         with unreachable():
             return action()
     except BadInput as error:
-        if not error.agreed:  # this rank alone met it: the others are waiting for this one
-            _end(transport, str(error), 2, ALONE * min(transport.rank, 4))
-            return 2
+        if not error.agreed:
+            return _end_alone(transport, str(error), 2)
         if error.spoken_here:
             say(error)
         transport.barrier("the line about bad input")
@@ -112,6 +109,12 @@ def others_see(transport: Transport, error: Overdue) -> int:
         for rank in transport.members
         if rank < transport.rank and rank not in error.silent
     )
+
+
+def _end_alone(transport: Transport, line: str, status: int) -> int:
+    """End the job because of what perhaps this rank alone has met, for which the others would wait."""
+    _end(transport, line, status, ALONE * min(transport.rank, 4))
+    return status
 
 
 def _end(transport: Transport, line: str, status: int, later: float) -> None:

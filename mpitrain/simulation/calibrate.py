@@ -60,7 +60,6 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
     bandwidth = agreed(transport, lambda: _wanted(given, transport.rank == 0), "the options")
     options = TrainOptions(given.config, tuple(given.set))
     config = shared_config(transport, options)
-    transport.deadline = config.run.deadline
     code = shared_code(transport, config, options)
     config, source = chosen(transport, config, options, code)
     prepared = prepare(transport, config, options, code, source)
