@@ -120,7 +120,7 @@ def train(out: Path, name: str, algorithm: str, ranks: int, options: argparse.Na
         return None
     summary = json.loads((folder / "summary.json").read_text())
     rate, loss = float(summary["samples_per_second"]), float(summary["train_loss"])
-    best = best_constants(case.classes, known.output)
+    best = best_constants(case.classes, known.options.output)
     how = {"exchange": summary["exchange"], "time": summary["time"], "seconds": summary["seconds"]}
     return {"samples_per_second": rate, "loss": loss, "constant": best, **gpu, **how}
 

@@ -1,7 +1,7 @@
 """The papers' networks by name. The docstring of a preset says which sizes the paper leaves open."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from math import sqrt
 from typing import Any
@@ -21,12 +21,15 @@ from mpitrain.models.losses import Output
 
 @dataclass(frozen=True)
 class PresetOptions:
-    """`width` multiplies every hidden size; the other options, unless None, replace the paper's values."""
+    """What a configuration may change of a preset. `width` multiplies every hidden size; `dropout` and `hidden_layers`,
+    unless None, replace the paper's values; the others are those of a `Design`."""
 
     width: float = 1.0
     dropout: float | None = None
     hidden_layers: int | None = None
     output: Output = "softmax"
+    l2: float = 0.0
+    l2_biases: bool = False
 
     def units(self, number: int) -> int:
         """A hidden size after scaling, at least 1."""
@@ -163,14 +166,12 @@ def krizhevsky2014(o: PresetOptions) -> list[AnyLayer]:
 
 @dataclass(frozen=True)
 class Preset:
-    """A network's layers; the shape of an input, the number of classes, the outputs and the penalty of its paper."""
+    """A network's layers; the shape of an input, the number of classes, and the options of its paper."""
 
     layers: Layers
     inputs: tuple[int, ...]
     classes: int
-    output: Output = "softmax"
-    l2: float = 0.0
-    l2_biases: bool = False
+    options: PresetOptions = PresetOptions()
     #: Whether `hidden_layers` may be given.
     depth: bool = False
     #: Whether it is made for windows of frames rather than for images.
@@ -185,24 +186,15 @@ PRESETS = {
     "chan2014-cnn": Preset(chan2014_cnn, (23, 23), 1998, frames=True),
     "chan2014-dnn": Preset(chan2014_dnn, (23, 23), 1998, depth=True, frames=True),
     "zhang2013-dnn": Preset(zhang2013_dnn, (11, 42), 10217, depth=True, frames=True),
-    "easgd-cifar": Preset(easgd_cifar, (28, 28, 3), 10, l2=1e-4, l2_biases=True),
-    "easgd-imagenet": Preset(easgd_imagenet, (221, 221, 3), 1000, l2=1e-5, l2_biases=True),
-    "krizhevsky2014": Preset(krizhevsky2014, (224, 224, 3), 1000, output="logistic"),
+    "easgd-cifar": Preset(easgd_cifar, (28, 28, 3), 10, PresetOptions(l2=1e-4, l2_biases=True)),
+    "easgd-imagenet": Preset(easgd_imagenet, (221, 221, 3), 1000, PresetOptions(l2=1e-5, l2_biases=True)),
+    "krizhevsky2014": Preset(krizhevsky2014, (224, 224, 3), 1000, PresetOptions(output="logistic")),
     "strom2015-dnn": Preset(strom2015_dnn, (17, 20), 3000, depth=True, frames=True),
 }
 
 
-def design(
-    preset: str,
-    *,
-    width: float = 1.0,
-    output: Output | None = None,
-    l2: float | None = None,
-    l2_biases: bool | None = None,
-    dropout: float | None = None,
-    hidden_layers: int | None = None,
-) -> Design:
-    """What a preset is built of. None means the paper's value.
+def design(preset: str, **changes: Any) -> Design:
+    """What a preset is built of; `changes` of its `PresetOptions`, where None means the paper's value.
 
     Raises BadInput for an unknown name, listing the known ones, or a depth that cannot be chosen.
     """
@@ -211,9 +203,7 @@ def design(
         nearest = f"the nearest is {near[0]!r} of" if near else "known:"
         raise BadInput(f"model.preset: unknown {preset!r}; {nearest} {', '.join(PRESETS)}")
     known = PRESETS[preset]
-    if hidden_layers is not None and not known.depth:
+    o = replace(known.options, **{name: value for name, value in changes.items() if value is not None})
+    if o.hidden_layers is not None and not known.depth:
         raise BadInput(f"model.hidden_layers: {preset} has a fixed number of layers")
-    chosen = known.output if output is None else output
-    layers = known.layers(PresetOptions(width, dropout, hidden_layers, chosen))
-    penalty = known.l2 if l2 is None else l2, known.l2_biases if l2_biases is None else l2_biases
-    return Design(layers, chosen, *penalty, preset)
+    return Design(known.layers(o), o.output, o.l2, o.l2_biases, preset)

@@ -3,6 +3,7 @@
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 from typing import TYPE_CHECKING, cast
 
 import msgspec
@@ -49,15 +50,8 @@ def design_of(config: Config) -> Design:
         raise BadInput(f"model.import = {model.import_!r}: has no list of layers")
     if model.layers is not None:
         return Design(model.layers, model.output or "softmax", model.l2 or 0.0, bool(model.l2_biases))
-    return presets.design(
-        model.preset or presets.DEFAULT,
-        width=model.width or 1.0,
-        output=model.output,
-        l2=model.l2,
-        l2_biases=model.l2_biases,
-        dropout=model.dropout,
-        hidden_layers=model.hidden_layers,
-    )
+    options = {field.name: getattr(model, field.name) for field in fields(presets.PresetOptions)}
+    return presets.design(model.preset or presets.DEFAULT, **options)
 
 
 def network_of(
