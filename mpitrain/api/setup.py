@@ -19,10 +19,9 @@ from mpitrain.data.validation import Attributes
 from mpitrain.device import CPU, Cpu, choose
 from mpitrain.device.phantom import Phantoms
 from mpitrain.errors import BadInput, say
-from mpitrain.models.model import Model
+from mpitrain.models.model import Model, PhantomModel
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import stages
-from mpitrain.models.phantom import PhantomModel
 from mpitrain.models.torch import start as torch_start
 from mpitrain.monitoring import tensorboard
 from mpitrain.mpi import Transport

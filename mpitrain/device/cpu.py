@@ -28,6 +28,8 @@ from mpitrain.start import DEADLINE
 #: Called with a kind of work (see `Pace.around`) and its bytes; returns the context in which the device does the work.
 Around = Callable[[str, int], AbstractContextManager[object]]
 UNOBSERVED = nullcontext()
+Read = Callable[[slice, Array], object]  #: fills the array with a piece
+Treat = Callable[[slice, Array], Array | None]  #: gets a piece, on the device, and returns what goes back
 
 Ranks = TypeVar("Ranks", Transport, Team)
 
@@ -168,12 +170,7 @@ class Staging:
     def __init__(self, vector: Array) -> None:
         self._piece = np.empty_like(vector[:0])
 
-    def through(
-        self,
-        pieces: Iterable[slice],
-        read: Callable[[slice, Array], object],
-        treat: Callable[[slice, Array], Array | None],
-    ) -> Iterator[tuple[slice, Array | None]]:
+    def through(self, pieces: Iterable[slice], read: Read, treat: Treat) -> Iterator[tuple[slice, Array | None]]:
         """For each piece, `read` fills a host buffer and `treat` gets it on the device; yields the results of `treat`.
 
         The yielded arrays remain valid until the next pass.

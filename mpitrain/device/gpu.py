@@ -7,15 +7,13 @@ import numpy as np
 
 from mpitrain.algorithms.optimizers import Rule
 from mpitrain.compression.residual import NO_LEVELS
-from mpitrain.device.batches import Uploading
-from mpitrain.device.chunked_collectives import DirectCarrier
-from mpitrain.device.collectives import StagedCarrier
+from mpitrain.device.collectives import DirectCarrier, StagedCarrier
 from mpitrain.device.cpu import CPU, Cpu, Ranks
 from mpitrain.device.cudnn import CudnnProduct, CudnnProducts
 from mpitrain.device.gpu_memory import GpuMemory
 from mpitrain.device.operations import Operations
 from mpitrain.device.prefetch import open_loader
-from mpitrain.device.staging import GpuStaging, Outgoing
+from mpitrain.device.staging import GpuStaging, Outgoing, Uploading
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
 from mpitrain.start import DEADLINE

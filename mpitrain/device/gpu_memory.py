@@ -4,8 +4,7 @@ All kernels go to the compute stream, in program order. By events, a copy waits 
 kernels wait for the copy; the host waits only when it reads data, such as a loss or a vector to send.
 """
 
-from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -14,26 +13,8 @@ from mpitrain.flat import Array, blocks
 CHUNK = 1 << 20  # elements staged at a time: 4 MiB, while 1 MiB suffices for the full speed of the bus
 
 
-class StreamEvent(Protocol):
-    """A mark in a stream, reached when all work before it has run."""
-
-    @property
-    def done(self) -> bool: ...
-
-    def record(self, stream: "Stream", /) -> None: ...
-
-    def synchronize(self) -> None: ...
-
-
-class Stream(AbstractContextManager["Stream"], Protocol):
-    """Work that runs in order. Entered as a context, it takes the kernels that are launched."""
-
-    @property
-    def ptr(self) -> int: ...
-
-    def wait_event(self, event: StreamEvent, /) -> None: ...
-
-    def synchronize(self) -> None: ...
+Stream = Any  #: a cupy.cuda.Stream: work that runs in order; entered as a context, it takes the kernels launched
+StreamEvent = Any  #: a cupy.cuda.Event: a mark in a stream, `done` when all work before it has run
 
 
 class GpuMemory:

@@ -7,13 +7,14 @@ asks `network.network_of_layers`.
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Literal, Protocol, SupportsFloat
+from typing import Any, Literal, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from mpitrain.flat import Array, Layout
-from mpitrain.sampling.batch import Batch
+from mpitrain.sampling.batch import Batch, SampleForm
+from mpitrain.sampling.rng import stream
 
 #: Called with a slice of the flat vector whose gradient is final.
 Ready = Callable[[slice], None]
@@ -105,3 +106,38 @@ class Model(Protocol):
     def restore(self, kept: Mapping[str, Array], parameters: Array) -> None:
         """Take back what `kept` has given for these parameters. Raises BadInput naming what does not fit."""
         raise RuntimeError(f"{self.name}: has no buffers")
+
+
+class PhantomModel(Model):
+    """Computes no gradient, but reports the same parts as final, in the same order, as the model `of`, whose gradient
+    of one sample of `form` shows them. The loss is 0."""
+
+    def __init__(self, of: Model, form: SampleForm, dtype: DTypeLike) -> None:
+        self.layout, self.input_shape, self.classes, self.name = of.layout, of.input_shape, of.classes, of.name
+        self.output = of.output
+        self._parts: list[slice] = []
+        parameters = np.zeros(self.layout.size, dtype)
+        batch = form.room(1, dtype, np.zeros)
+        of.loss_and_gradient(parameters, np.empty_like(parameters), batch, stream(0, "dropout"), self._parts.append)
+
+    def loss_and_gradient(
+        self,
+        parameters: Array,
+        gradients: Array,
+        batch: Batch,
+        rng: np.random.Generator | None = None,
+        on_ready: Ready | None = None,
+        *,
+        share: tuple[int, int] | None = None,
+    ) -> float:
+        """Report the parts as final one after another; returns 0."""
+        if on_ready is not None:
+            for part in self._parts:
+                on_ready(part)
+        return 0.0
+
+    def initial(self, *given: Any, **how: Any) -> Any:
+        """Not available: a phantom's vectors have no values."""
+        raise NotImplementedError
+
+    evaluate = outputs = initial

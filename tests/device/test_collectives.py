@@ -6,8 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mpitrain.device.chunked_collectives import DirectCarrier
-from mpitrain.device.collectives import StagedCarrier
+from mpitrain.device.collectives import DirectCarrier, StagedCarrier
 from mpitrain.device.gpu import Gpu
 from mpitrain.errors import Overdue
 from mpitrain.mpi import Transport

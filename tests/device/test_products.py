@@ -8,9 +8,9 @@ import pytest
 
 from mpitrain.device.cpu import CPU
 from mpitrain.device.gpu import Gpu
-from mpitrain.device.products import Products
+from mpitrain.device.operations import Products
 from mpitrain.flat import on_host
-from mpitrain.models import split_stage
+from mpitrain.models import partition
 from mpitrain.models.design import Design
 from mpitrain.models.layers.fully_connected import FullyConnectedOptions
 from mpitrain.models.layers.relu import ReluOptions
@@ -64,11 +64,11 @@ def test_a_matrix_with_gaps_is_refused(gpu: Gpu) -> None:
 
 def test_a_product_is_added_for_more_rows_than_a_block_has(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
     """As the weight gradient of a hybrid's first fully connected layer, whose inputs lie transposed."""
-    monkeypatch.setattr(split_stage, "BLOCK", 1)
-    rng, rows = np.random.default_rng(1), 3 * split_stage.ROWS
+    monkeypatch.setattr(partition, "BLOCK", 1)
+    rng, rows = np.random.default_rng(1), 3 * partition.ROWS
     a, b = rng.standard_normal((2, rows)).astype(np.float32), rng.standard_normal((2, 3)).astype(np.float32)
     out = gpu.to_device(np.ones((rows, 3), np.float32))
-    split_stage.add_product(gpu.to_device(a).T, gpu.to_device(b), out, gpu.workspace(), None)
+    partition.add_product(gpu.to_device(a).T, gpu.to_device(b), out, gpu.workspace(), None)
     np.testing.assert_allclose(out.get(), 1 + a.T @ b, rtol=1e-4, atol=1e-5)
 
 

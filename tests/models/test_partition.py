@@ -14,8 +14,7 @@ from mpitrain.models.layers.fully_connected import FullyConnectedOptions as Full
 from mpitrain.models.layers.relu import ReluOptions as Relu
 from mpitrain.models.losses import LOSSES
 from mpitrain.models.network import Network, build
-from mpitrain.models.partition import Partition, stages
-from mpitrain.models.split_stage import add_product, product
+from mpitrain.models.partition import Partition, add_product, product, stages
 from mpitrain.models.workspace import Workspace
 from mpitrain.sampling.rng import stream
 

@@ -11,8 +11,7 @@ from mpitrain.algorithms.hybrid import Hybrid
 from mpitrain.flat import Array, share
 from mpitrain.models.layer import Views
 from mpitrain.models.layers.dropout import DropoutShare
-from mpitrain.models.partition import Partition
-from mpitrain.models.split_stage import SplitStage
+from mpitrain.models.partition import Partition, SplitStage
 from mpitrain.protocols.hybrid.exchange import ActivationExchange
 from mpitrain.protocols.hybrid.transfers import Transfer
 from mpitrain.sampling.rounds import FullyConnectedRound, rounds
