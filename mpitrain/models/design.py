@@ -65,7 +65,7 @@ def _check_activations(layers: Sequence[AnyLayer]) -> None:
 
 
 def _activates(layer: AnyLayer) -> bool:
-    return isinstance(layer.make(), Activation)
+    return issubclass(layer.layer, Activation)
 
 
 def complete(layers: Sequence[AnyLayer], classes: int, output: Output) -> list[AnyLayer]:

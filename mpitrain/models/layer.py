@@ -44,6 +44,8 @@ class DoesNotFit(BadInput):
 class LayerOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A layer of a list, a table `[[model.layers]]`; the tag is its `kind`."""
 
+    layer: ClassVar[type["Layer"]]
+
     @property
     def kind(self) -> str:
         """What the list calls it."""
@@ -51,7 +53,7 @@ class LayerOptions(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def make(self) -> "Layer":
         """The layer with these options."""
-        raise NotImplementedError
+        return self.layer(self)
 
 
 class OnnxNode(NamedTuple):
@@ -63,7 +65,8 @@ class OnnxNode(NamedTuple):
 
 
 class Layer(ABC):
-    """One step of a network. The constructor takes its options, `connect` the shape of its input.
+    """One step of a network; the class names that of its `options`. The constructor takes these, `connect` the shape of
+    its input.
 
     Shapes are those of one example, without the minibatch dimension. A layer keeps its last forward pass for the
     backward pass that follows. Its output stays in the workspace (or in its input, for layers that work in place) until
@@ -77,6 +80,10 @@ class Layer(ABC):
     onnx_channels_first: ClassVar[bool | None] = None
     #: Multiply-adds of its matrix products, for the output of one example.
     operations = 0
+
+    def __init_subclass__(cls, options: type[LayerOptions] | None = None) -> None:
+        if options is not None:
+            options.layer = cls
 
     def __init__(self, options: Any) -> None:
         self.options = options

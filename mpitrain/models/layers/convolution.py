@@ -36,11 +36,8 @@ class ConvolutionOptions(LayerOptions, frozen=True, tag_field="kind", tag="convo
         if self.pad >= self.kernel:
             raise ValueError(f"pad = {self.pad}: at least the kernel's {self.kernel}; filters would see only zeros")
 
-    def make(self) -> "Convolution":
-        return Convolution(self)
 
-
-class Convolution(Weighted):
+class Convolution(Weighted, options=ConvolutionOptions):
     """y = x * W + b, with W [kh, kw, inputs, filters]; then, if given, `pool`.
 
     Product and pooling treat a few examples at a time, so that the patches and the output before pooling stay in cache.
@@ -56,7 +53,8 @@ class Convolution(Weighted):
         super().__init__(options)
         self.filters, self.kernel, self.stride, self.pad = options.filters, options.kernel, options.stride, options.pad
         self.groups = options.groups
-        self.pool = max_pool.MaxPoolOptions(options.pool, options.pool_stride).make() if options.pool else None
+        pooled = max_pool.MaxPoolOptions(options.pool, options.pool_stride) if options.pool else None
+        self.pool = max_pool.MaxPool(pooled) if pooled else None
 
     def prepare(self, input_shape: Shape) -> Shape:
         height, width, channels = input_shape

@@ -26,11 +26,8 @@ class DropoutOptions(LayerOptions, frozen=True, tag_field="kind", tag="dropout")
     rate: Fraction = 0.5
     scaled: Scaled = "training"
 
-    def make(self) -> "Dropout":
-        return Dropout(self)
 
-
-class Dropout(Layer):
+class Dropout(Layer, options=DropoutOptions):
     """Sets units to 0 while training.
 
     If ranks share a minibatch, each rank draws for the whole minibatch and keeps its own rows, so that the result is

@@ -29,11 +29,8 @@ class FullyConnectedOptions(LayerOptions, frozen=True, tag_field="kind", tag="fu
     deviation: NotNegative | None = None
     bias: Finite | None = None
 
-    def make(self) -> "FullyConnected":
-        return FullyConnected(self)
 
-
-class FullyConnected(Weighted):
+class FullyConnected(Weighted, options=FullyConnectedOptions):
     """y = xW + b, with W [inputs, units]; inputs of any shape are flattened.
 
     With several `columns`, inputs and units are divided into as many equal parts, one after another, and each unit sees

@@ -18,11 +18,8 @@ class GroupNormOptions(LayerOptions, frozen=True, tag_field="kind", tag="group-n
     groups: Count = 32
     eps: Positive = 1e-5
 
-    def make(self) -> "GroupNorm":
-        return GroupNorm(self)
 
-
-class GroupNorm(Layer):
+class GroupNorm(Layer, options=GroupNormOptions):
     """y = s·x̂ + b, where x̂ = (x − μ) / √(σ² + eps) has mean 0 and variance 1 in every group of an image's channels."""
 
     kind, images, onnx_channels_first = "groupnorm", True, True

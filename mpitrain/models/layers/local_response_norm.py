@@ -28,11 +28,8 @@ class LocalResponseNormOptions(LayerOptions, frozen=True, tag_field="kind", tag=
         if self.size % 2 == 0:
             raise ValueError(f"size = {self.size} is even: a window has one channel in its middle")
 
-    def make(self) -> "LocalResponseNorm":
-        return LocalResponseNorm(self)
 
-
-class LocalResponseNorm(Layer):
+class LocalResponseNorm(Layer, options=LocalResponseNormOptions):
     """y_c = x_c / d_c^power, where d_c = offset + scale·Σ x² over the `size` channels around c.
 
     `scale` multiplies the sum over the window, as in the paper, not the mean, as in programs that divide by `size`.

@@ -16,11 +16,8 @@ class MaxPoolOptions(LayerOptions, frozen=True, tag_field="kind", tag="max-pool"
     size: Pixels
     stride: Pixels | None = None
 
-    def make(self) -> "MaxPool":
-        return MaxPool(self)
 
-
-class MaxPool(Layer):
+class MaxPool(Layer, options=MaxPoolOptions):
     """The maximum of each window."""
 
     kind, images, onnx_channels_first = "pool", True, True

@@ -26,11 +26,8 @@ def relu_backward(y: Array, dy: Array) -> None:
 class ReluOptions(LayerOptions, frozen=True, tag_field="kind", tag="relu"):
     """max(x, 0)."""
 
-    def make(self) -> "Relu":
-        return Relu(self)
 
-
-class Relu(Activation):
+class Relu(Activation, options=ReluOptions):
     """y = max(x, 0); the gradient at 0 is 0."""
 
     kind, function, gradient = "relu", staticmethod(bias_relu), staticmethod(relu_backward)

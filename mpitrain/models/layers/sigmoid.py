@@ -29,11 +29,8 @@ def sigmoid_backward(y: Array, dy: Array) -> None:
 class SigmoidOptions(LayerOptions, frozen=True, tag_field="kind", tag="sigmoid"):
     """1 / (1 + exp(−x))."""
 
-    def make(self) -> "Sigmoid":
-        return Sigmoid(self)
 
-
-class Sigmoid(Activation):
+class Sigmoid(Activation, options=SigmoidOptions):
     """y = 1 / (1 + exp(−x))."""
 
     kind, function, gradient = "sigmoid", staticmethod(bias_sigmoid), staticmethod(sigmoid_backward)
