@@ -124,9 +124,9 @@ def _naming(options: TrainOptions) -> RunFolder | None:
     """The run folder that names the code, if the training goes on in it or repeats it."""
     run, replayed, allowed = options.resume, options.replayed, (options.trust, options.new_code)
     if replayed is not None:
-        return RunFolder(replayed, order.file_of(replayed, 0), replayed, *allowed)
+        return RunFolder(replayed, replayed, *allowed, order.file_of(replayed, 0))
     if run is not None and options.checkpoint is not None:
-        return RunFolder.at(run, options.checkpoint, *allowed)
+        return RunFolder(run, options.checkpoint, *allowed)
     return None
 
 

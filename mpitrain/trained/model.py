@@ -125,7 +125,7 @@ def load(
     float32, whatever run.matmul says. `trust` and `new_code`: as in `RunFolder`. Raises BadInput naming folder or file.
     """
     found, config = find(run, name)
-    code = inputs.code_of(config, build, RunFolder.at(run, found, trust, new_code))
+    code = inputs.code_of(config, build, RunFolder(run, found, trust, new_code))
     return _built(run, found, config, code, build, exact)
 
 
@@ -138,7 +138,7 @@ def opened(
     run, quiet, code = options.run_folder, transport.rank > 0, dict[str, Code]()
     found, config = agreed(transport, lambda: find(run, options.checkpoint, quiet), "the run")
     if config.model.import_ or config.data.import_:
-        folder = RunFolder.at(run, found, options.trust, options.new_code)
+        folder = RunFolder(run, found, options.trust, options.new_code)
         code = inputs.shared(transport, lambda: inputs.code_of(config, None, folder))
 
     def load() -> tuple[TrainedModel, T]:

@@ -52,19 +52,15 @@ class DataRecord(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class RunFolder:
-    """A run folder whose file `config` names code. Its copies of the code are in `kept`: a checkpoint or the folder.
-    `trust`: execute the code whoever owns it. `new_code`: take the named files as they are now."""
+    """A run folder whose configuration names code. Copies of the code are in `kept`: a checkpoint, which has the
+    configuration, too, or the folder, with `config` elsewhere. `trust`: execute the code whoever owns it. `new_code`:
+    take the named files as they are now."""
 
     path: Path
-    config: Path
     kept: Path
     trust: bool = False
     new_code: bool = False
-
-    @classmethod
-    def at(cls, run: Path, checkpoint: Path, trust: bool = False, new_code: bool = False) -> "RunFolder":
-        """The run folder of a checkpoint."""
-        return cls(run, checkpoint / CONFIG, checkpoint, trust, new_code)
+    config: Path | None = None
 
 
 def choose(specs: Mapping[str, str], run: RunFolder | None) -> dict[str, Code]:
@@ -170,7 +166,7 @@ def _require_own(run: RunFolder, names: Sequence[Name]) -> None:
         with naming(folder):
             own += [folder.parent, folder, *folder.rglob("*")]
     records = [run.kept / record_of(name.key) for name in names]
-    for path in (run.path, run.config, run.kept, *records, *own):
+    for path in (run.path, run.config or run.kept / CONFIG, run.kept, *records, *own):
         owner = _owner(path)
         if owner is not None and owner != os.geteuid():
             raise BadInput(
