@@ -79,19 +79,18 @@ class OwnData:
             raise BadInput(f"{self._name}: returned {told}, not a table of data sets with one called 'train'")
         for part in given:
             require_part(part, f"{self._name}: {part}")
-        self._given = {part: given[part] for part in sorted(given, key=part_order)}
-        self._parts = list(self._given)
-        self._classes = data.classes or classes_of(self._given["train"], self._name)
+        #: The parts that have been opened, and the data sets of the others.
+        self._parts: dict[str, Any] = {part: given[part] for part in sorted(given, key=part_order)}
+        self._classes = data.classes or classes_of(self._parts["train"], self._name)
         record = DataRecord(data.import_ or "", options, sums(own))
         self.documents = {DATA: json.dumps(msgspec.to_builtins(record), indent=1) + "\n", **texts(own)}
-        self._opened: dict[str, OwnPart] = {}
 
     def __str__(self) -> str:
         return self._name
 
     def parts(self) -> list[str]:
         """See Shards."""
-        return self._parts
+        return list(self._parts)
 
     def origin(self, part: str = "train") -> Origin:
         """See Shards."""
@@ -113,10 +112,10 @@ class OwnData:
     def _part(self, part: str) -> OwnPart:
         if part not in self._parts:
             raise BadInput(f"{self._name}: has no part {part}, only {', '.join(self._parts)}")
-        if part not in self._opened:
-            given = self._given.pop(part)  # so that it can be freed
-            self._opened[part] = OwnPart(self._name, part, given, self._classes, self._config.training.dtype)
-        return self._opened[part]
+        found = self._parts[part]
+        if not isinstance(found, OwnPart):
+            found = self._parts[part] = OwnPart(self._name, part, found, self._classes, self._config.training.dtype)
+        return found
 
 
 #: Where samples come from.
