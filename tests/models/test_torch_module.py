@@ -90,7 +90,7 @@ def test_small_neighbours_are_reported_together() -> None:
     layout = Layout([Parameter(n, (size,), ("constant", 0.0)) for n, size in zip("abcd", (50, 100, 3, 3), strict=True)])
     assert parts(layout, 100) == [(slice(50, 156), [1, 2, 3]), (slice(0, 50), [0])]
     assert [numbers for _, numbers in parts(layout, 1)] == [[3], [2], [1], [0]]
-    assert pieces(layout, [1, 2, 3], 100) == [(slice(150, 156), [2, 3], False), (slice(50, 150), [1], True)]
+    assert pieces(layout, [1, 2, 3], 100) == [[2, 3], [1]]
 
 
 class Large(nn.Module):

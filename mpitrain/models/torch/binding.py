@@ -6,7 +6,7 @@ would first be set to zero, and autograd would then add to it.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from itertools import groupby
 
 import torch
 
@@ -19,14 +19,6 @@ from mpitrain.models.torch.place import HOST, CpuPlace
 PART = 1 << 15
 
 Named = tuple[str, torch.nn.Parameter]
-
-
-class ParameterGroup(NamedTuple):
-    """Neighbouring parameters by their numbers, and their slice: one `large` parameter, or small ones."""
-
-    place: slice
-    numbers: list[int]
-    large: bool
 
 
 class Binding:
@@ -42,7 +34,7 @@ class Binding:
         self._place = place
         shapes = [(name, tuple(p.shape)) for name, p in parameters]
         self.layout = Layout([Parameter(n, shape, ("constant", 0.0), decay=len(shape) > 1) for n, shape in shapes])
-        self._parts = [(part, pieces(self.layout, numbers)) for part, numbers in parts(self.layout)]
+        self._parts = [(part, numbers, pieces(self.layout, numbers)) for part, numbers in parts(self.layout)]
         self._bound: Array | None = None
         self._bound_gradients: Array | None = None
         self._places: list[torch.Tensor] = []
@@ -78,34 +70,33 @@ class Binding:
     def _report(self, all_final: bool = False) -> None:
         """Report the parts whose turn it is. With `all_final`, a parameter without a gradient is not used."""
         while self._next < len(self._parts):
-            part, inside = self._parts[self._next]
-            if not all_final and any(self._parameters[n].grad is None for piece in inside for n in piece.numbers):
+            part, numbers, apart = self._parts[self._next]
+            if not all_final and any(self._parameters[number].grad is None for number in numbers):
                 return
             self._next += 1
             if isinstance(self._on_ready, Consumer):
-                for piece in inside:
+                for piece in apart:
                     self._hand_over(piece, self._on_ready)
                 continue
-            for piece in inside:
-                self._write(piece)
+            self._write(numbers)
             if self._on_ready is not None:
                 self._on_ready(part)
 
-    def _hand_over(self, piece: ParameterGroup, consumer: Consumer) -> None:
+    def _hand_over(self, numbers: Sequence[int], consumer: Consumer) -> None:
         """Give the consumer a large gradient in its own memory, if that is contiguous; others in the vector."""
-        first = piece.numbers[0]
-        gradient = self._parameters[first].grad if piece.large else None
+        place, first = place_of(self.layout, numbers), numbers[0]
+        gradient = self._parameters[first].grad if self._parameters[first].numel() >= PART else None
         if gradient is None or not gradient.is_contiguous():
-            self._write(piece)
-            return consumer(piece.place)
+            self._write(numbers)
+            return consumer(place)
         self._parameters[first].grad = None
         self._decay(first, gradient, gradient)
-        return consumer.use(piece.place, self._place.array(gradient.view(-1)))
+        return consumer.use(place, self._place.array(gradient.view(-1)))
 
-    def _write(self, piece: ParameterGroup) -> None:
+    def _write(self, numbers: Sequence[int]) -> None:
         """Copy gradients to their places in the vector."""
         places, gradients = [], []
-        for number in piece.numbers:
+        for number in numbers:
             p, place = self._parameters[number], self._places[number]
             if p.grad is None:
                 self._decay(number, place.zero_(), place)
@@ -132,26 +123,24 @@ class Binding:
 
 def parts(layout: Layout, least: int = PART) -> list[tuple[slice, list[int]]]:
     """Neighbouring parameters merged into slices of `least` elements or more, last ones first, with their numbers."""
-    merged: list[tuple[slice, list[int]]] = []
+    merged: list[list[int]] = []
+    size = least
     for number, parameter in reversed(list(enumerate(layout.parameters))):
-        own = layout.slices[parameter.name]
-        if merged and merged[-1][0].stop - merged[-1][0].start < least:
-            place, numbers = merged[-1]
-            merged[-1] = slice(own.start, place.stop), [number, *numbers]
-        else:
-            merged.append((own, [number]))
-    return merged
+        if size >= least:
+            merged.append([])
+            size = 0
+        merged[-1].insert(0, number)
+        size += parameter.size
+    return [(place_of(layout, numbers), numbers) for numbers in merged]
 
 
-def pieces(layout: Layout, numbers: Sequence[int], large: int = PART) -> list[ParameterGroup]:
-    """These neighbouring parameters, last ones first, with each one of `large` elements or more apart."""
-    found: list[ParameterGroup] = []
-    for number in reversed(numbers):
-        parameter = layout.parameters[number]
-        own, alone = layout.slices[parameter.name], parameter.size >= large
-        if found and not (alone or found[-1].large):
-            place, others, _ = found[-1]
-            found[-1] = ParameterGroup(slice(own.start, place.stop), [number, *others], False)
-        else:
-            found.append(ParameterGroup(own, [number], alone))
-    return found
+def pieces(layout: Layout, numbers: Sequence[int], large: int = PART) -> list[list[int]]:
+    """The numbers of neighbouring parameters, last ones first, with each one of `large` elements or more apart."""
+    found = groupby(reversed(numbers), lambda number: number if layout.parameters[number].size >= large else None)
+    return [sorted(each) for _, each in found]
+
+
+def place_of(layout: Layout, numbers: Sequence[int]) -> slice:
+    """The slice of neighbouring parameters."""
+    first, last = (layout.slices[layout.parameters[number].name] for number in (numbers[0], numbers[-1]))
+    return slice(first.start, last.stop)
