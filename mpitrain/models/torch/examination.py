@@ -4,7 +4,6 @@ import io
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
 
 import numpy as np
 import torch
@@ -25,8 +24,8 @@ FLOATS = (torch.float32, torch.float64)
 Loss = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 
 
-class Examined(Model, Protocol):
-    """A module with its loss and with its vectors, as it is examined."""
+class Examined(Model):
+    """A module with its loss and its vectors, as it is examined."""
 
     module: torch.nn.Module
     statistics: Statistics
@@ -34,14 +33,29 @@ class Examined(Model, Protocol):
     form: SampleForm
     loss: Loss
     dtype: np.dtype
+    training = True
 
-    def inputs(self, inputs: Array) -> torch.Tensor: ...
+    def inputs(self, inputs: Array) -> torch.Tensor:
+        """The array [n, *input_shape] as the module gets it; it shares the memory."""
+        x = self.place.tensor(inputs.reshape(len(inputs), *self.input_shape))
+        if self.form.dtype is not None:
+            return x.long()
+        return x.permute(0, 3, 1, 2) if self.form.pixels else x
 
-    def targets(self, batch: Batch) -> torch.Tensor: ...
+    def targets(self, batch: Batch) -> torch.Tensor:
+        """The minibatch's targets as the loss gets them."""
+        targets = self.place.tensor(batch.targets)
+        return targets if self.form.target_dtype is None else targets.long()
 
-    def switch(self, training: bool) -> None: ...
+    def current(self) -> Array:
+        """A copy of the parameters that the module has now, in host memory."""
+        return np.concatenate([self.place.copied(p).ravel() for _, p in trained(self.module)])
 
-    def current(self) -> Array: ...
+    def switch(self, training: bool) -> None:
+        """Let the module train or evaluate."""
+        if training != self.training:
+            self.module.train(training)
+            self.training = training
 
 
 @contextmanager

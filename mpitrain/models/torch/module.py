@@ -37,7 +37,7 @@ TRIED = 1 << 26  # most parameters of a module that is made twice more to see wh
 EVALUATION: list[int] = stream(0, "evaluation").integers(1 << 32, size=3).tolist()
 
 
-class TorchModel(Model):
+class TorchModel(examination.Examined):
     """The module that `make(seed)` makes, with `loss` (outputs, targets int64) → mean and `l2`/2·‖w‖² over parameters
     of two and more dimensions, with `l2_biases` over all.
 
@@ -91,7 +91,7 @@ class TorchModel(Model):
         self.statistics = Statistics(self.module, partial(self._outputs, training=True))
         self.measures = bool(self.statistics)
         self.holds_buffers = self.measures or bool(self._constants())
-        self._training = self._early = True
+        self._early = True
         self._in_pairs: set[bool] = set()
         with examination.drawing(seed), place.computing():
             examination.examine(self)
@@ -229,16 +229,6 @@ class TorchModel(Model):
             torch_state.fill(state[name], array)
         return module.eval()
 
-    def current(self) -> Array:
-        """A copy of the parameters that the module has now, in host memory."""
-        return np.concatenate([self.place.copied(p).ravel() for _, p in examination.trained(self.module)])
-
-    def switch(self, training: bool) -> None:
-        """Let the module train or evaluate."""
-        if training != self._training:
-            self.module.train(training)
-            self._training = training
-
     def _own(self, seed: int) -> torch.nn.Module:
         """The module to train. If what is made next has the same tensors in it, all modules are copies."""
         module, again, make = self._made(seed), self._made(seed), self._make
@@ -279,18 +269,6 @@ class TorchModel(Model):
         if dtype != self.dtype:
             torch_state.cast(self.module, DTYPES[dtype.name])
             self.dtype = dtype
-
-    def inputs(self, inputs: Array) -> torch.Tensor:
-        """The array [n, *input_shape] as the module gets it; it shares the memory."""
-        x = self.place.tensor(inputs.reshape(len(inputs), *self.input_shape))
-        if self.form.dtype is not None:
-            return x.long()
-        return x.permute(0, 3, 1, 2) if self.form.pixels else x
-
-    def targets(self, batch: Batch) -> torch.Tensor:
-        """The minibatch's targets as the loss gets them."""
-        targets = self.place.tensor(batch.targets)
-        return targets if self.form.target_dtype is None else targets.long()
 
     def _autocast(self) -> AbstractContextManager[object]:
         return self.place.bf16() if self._bf16 else nullcontext()
