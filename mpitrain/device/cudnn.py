@@ -42,10 +42,6 @@ class CudnnProducts:
         except Exception as error:  # depends on what is missing: ImportError, a missing library, …
             return None, "nvidia-cudnn-frontend is not installed" if missing(error, "cudnn") else first_line(error)
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> "CudnnProducts":
-        """Return self, so that copies of layers share the device's handle and plans."""
-        return self
-
     def run(self, kind: str, window: Patches, x: tuple[int, ...], filters: int, arrays: Arrays) -> bool:
         """Run conv_fprop, conv_dgrad or conv_wgrad on two operands and the result. `x` is the shape of the images.
 

@@ -13,7 +13,6 @@ output layer is not changed. A machine's step is one of contrastive divergence (
 minimizing contrastive divergence, Neural Computation 2002; A practical guide to training RBMs, 2010).
 """
 
-import copy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import pairwise
@@ -26,7 +25,6 @@ from mpitrain.config import Pretraining
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput, TrainingFailed
 from mpitrain.flat import Array
-from mpitrain.models.layer import Layer
 from mpitrain.models.layers.fully_connected import FullyConnected
 from mpitrain.models.layers.sigmoid import Sigmoid
 from mpitrain.models.model import Model
@@ -100,7 +98,7 @@ def contrastive_divergence(task: PretrainingTask, layer: int) -> Iterator[tuple[
     start = INITIAL * stream(task.seed, "machine", layer).standard_normal(weights.shape)
     weights[:], hidden[:] = device.to_device(start.astype(theta.dtype)), 0
     biases = np.zeros_like(weights[:, 0])  # of the visible units
-    below = hidden_layers(network, layer - 1) if layer > 1 else []
+    below = network.layers[: _starts(network)[layer - 1]] if layer > 1 else []
     learning_rate = task.options.learning_rate * (GAUSSIAN_RATE if layer == 1 else 1.0)
     for number, (learner, work) in enumerate(task.minibatches(network, layer)):
         visible = learner.load(work).inputs
@@ -180,32 +178,23 @@ def depth(network: Network) -> int:
     return len(_starts(network)) - 1
 
 
-def hidden_layers(network: Network, count: int) -> list[Layer]:
-    """Copies of the layers up to the `count`-th hidden one with parameters, and of those before the next one."""
-    return [_copy(layer) for layer in network.layers[: _starts(network)[count]]]
-
-
 def kept(network: Network, count: int) -> slice:
     """The slice of the parameters of the first `count` hidden layers, in the network and in all its shallower ones."""
     return slice(0, network.slices[_starts(network)[count]].start)
 
 
 def grown(network: Network, count: int) -> Network:
-    """The first `count` hidden layers with an output layer; for all of them, a copy of the network."""
-    layers = [*hidden_layers(network, count), _copy(network.layers[_starts(network)[-1]])]
+    """The layers up to the `count`-th hidden one with parameters, and before the next one, with an output layer; for
+    all of them, a copy of the network."""
+    starts, layers = _starts(network), network.layers
     return Network(
-        layers,
+        [layer.options.make() for layer in (*layers[: starts[count]], layers[starts[-1]])],
         network.input_shape,
-        copy.deepcopy(network.loss),
+        network.loss,
         l2=network.l2,
         l2_biases=network.l2_biases,
         workspace=network.workspace.another(),
     )
-
-
-def _copy(layer: Layer) -> Layer:
-    """A copy without the workspace, which the network that uses the layer replaces."""
-    return copy.deepcopy(layer, {id(layer.workspace): layer.workspace})
 
 
 def _starts(network: Network) -> list[int]:
