@@ -463,9 +463,7 @@ def test_without_pytorch_one_line_says_so(folder: Path, monkeypatch: Any) -> Non
     (folder / "torch.py").write_text("raise ModuleNotFoundError(\"No module named 'torch'\", name='torch')\n")
     ended = run(folder, "--set", "model.import=net.py:tied")
     assert ended.returncode == 2
-    assert ended.stderr == (
-        "mpitrain: model.import: needs PyTorch, which is not installed (the extra mpitrain[torch])\n"
-    )
+    assert ended.stderr == "mpitrain: model.import needs PyTorch: pip install mpitrain[torch]\n"
 
 
 def test_a_gpu_that_pytorch_cannot_use(

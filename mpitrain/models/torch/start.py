@@ -3,27 +3,22 @@
 import ctypes
 import sys
 from contextlib import suppress
+from types import ModuleType
 
-from mpitrain.errors import BadInput, first_line, installed, missing
+from mpitrain.errors import library
 
 #: Options of glibc's mallopt, and the greatest size for which it takes memory from its own heap.
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD, GREATEST = -1, -3, 32 << 20
 
 
-def require(key: str) -> None:
+def require(key: str) -> ModuleType:
     """Load PyTorch. Raises BadInput naming the key that needs it."""
-    try:
-        installed("torch")
-    except Exception as error:
-        if missing(error, "torch"):
-            raise BadInput(f"{key}: needs PyTorch, which is not installed (the extra mpitrain[torch])") from None
-        raise BadInput(f"{key}: PyTorch: {first_line(error)}") from error
+    return library("torch", f"{key} needs PyTorch", "torch")
 
 
 def without_cuda(key: str) -> str:
     """Why PyTorch computes on no GPU, "" if it does. Raises BadInput naming the key that needs PyTorch."""
-    require(key)
-    torch = sys.modules["torch"]
+    torch = require(key)
     if torch.version.cuda is None:
         return f"this PyTorch has no CUDA ({torch.__version__})"
     return "" if torch.cuda.is_available() else f"this PyTorch finds no GPU ({torch.__version__})"
