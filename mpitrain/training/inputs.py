@@ -4,7 +4,7 @@ import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,7 +23,7 @@ from mpitrain.training.run_code import NAME, ModelRecord, RunFolder, choose, sum
 from mpitrain.training.user_code import Code, specs_of
 
 if TYPE_CHECKING:
-    from mpitrain.models.torch.module import Loss, TorchModel
+    from mpitrain.models.torch.module import TorchModel
 
 
 def code_of(
@@ -114,14 +114,14 @@ def _imported(
         classes,
         name=f"model.import = {options.import_!r}",
         output=options.output or "softmax",
-        loss=cast("Loss | None", found.get("model.loss")),
+        loss=found.get("model.loss"),
         l2=options.l2 or 0.0,
         l2_biases=bool(options.l2_biases),
         seed=config.initial_seed,
         bf16=config.run.matmul == "bf16",
         place=device.place(),
         form=form,
-        metric=cast("Loss | None", found.get("model.metric")),
+        metric=found.get("model.metric"),
         merit=merit,
         dtype=config.training.dtype,
     )

@@ -11,6 +11,7 @@ import json
 import os
 import pwd
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
@@ -167,20 +168,13 @@ def _require_own(run: RunFolder, names: Sequence[Name]) -> None:
             own += [folder.parent, folder, *folder.rglob("*")]
     records = [run.kept / record_of(name.key) for name in names]
     for path in (run.path, run.config or run.kept / CONFIG, run.kept, *records, *own):
-        owner = _owner(path)
-        if owner is not None and owner != os.geteuid():
-            raise BadInput(
-                f"{path}: belongs to {_user(owner)}; the code that {run.path} names, {', '.join(map(str, names))}, is "
-                "executed only with --trust (in Python trust=True)"
-            )
-
-
-def _owner(path: Path) -> int | None:
-    """The number of the user who owns a file; None if there is no such file."""
-    try:
-        return path.stat().st_uid
-    except OSError:
-        return None
+        with suppress(OSError):  # there is no such file
+            owner = path.stat().st_uid
+            if owner != os.geteuid():
+                raise BadInput(
+                    f"{path}: belongs to {_user(owner)}; the code that {run.path} names, {', '.join(map(str, names))}, "
+                    "is executed only with --trust (in Python trust=True)"
+                )
 
 
 def _user(number: int) -> str:

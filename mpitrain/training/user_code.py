@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import chdir
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -49,7 +50,7 @@ class Code(msgspec.Struct, frozen=True):
         """The user's own files, by their paths in a folder."""
         return {} if self.sources is None else self.sources.texts
 
-    def function(self) -> Callable[..., object]:
+    def function(self) -> Callable[..., Any]:
         """The function, once the file or module has been executed. Raises BadInput naming the key."""
         source, called = self.name.source, self.name.called
         try:

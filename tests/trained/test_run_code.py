@@ -309,7 +309,7 @@ def test_one_file_of_another_user_is_enough(
 
         def stat(self: Path, *words: Any, path: Path = path, owned: Any = owned, **more: Any) -> Any:
             frame = sys._getframe(1).f_code.co_name
-            return owned if frame == "_owner" and self.resolve() == path else status(self, *words, **more)
+            return owned if frame == "_require_own" and self.resolve() == path else status(self, *words, **more)
 
         monkeypatch.setattr(Path, "stat", stat)
         require_refused(*started("evaluate"))
