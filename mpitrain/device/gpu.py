@@ -1,7 +1,7 @@
 """A GPU through CuPy. Ranks may share one: each has its own context and allocates only the memory it needs."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -17,9 +17,6 @@ from mpitrain.device.staging import GpuStaging, Outgoing, Uploading
 from mpitrain.flat import Array
 from mpitrain.models.workspace import Workspace
 from mpitrain.start import DEADLINE
-
-if TYPE_CHECKING:
-    from mpitrain.models.torch.place import CpuPlace
 
 
 class Gpu(GpuMemory, Cpu):
@@ -50,7 +47,7 @@ class Gpu(GpuMemory, Cpu):
     def workspace(self) -> Workspace:
         return GpuWorkspace(self.cupy, self.ops)
 
-    def place(self) -> "CpuPlace":
+    def place(self) -> Any:
         from mpitrain.device.gpu_place import GpuPlace
 
         self._convolutions = "PyTorch"
