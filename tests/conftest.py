@@ -288,7 +288,7 @@ class Bowl:
         """All ones."""
         return np.ones(self.layout.size, dtype)
 
-    def loss_and_gradient(self, theta, gradient, batch, rng=None, on_ready=None, *, share=None):
+    def loss_and_gradient(self, theta, gradient, batch, draws=None, on_ready=None):
         """The loss and, into `gradient`, θ − mean/100."""
         np.subtract(theta, batch.inputs.mean() / 100, out=gradient)
         loss = 0.5 * float(np.dot(gradient, gradient))

@@ -17,6 +17,7 @@ import numpy as np
 from mpitrain.data.augmentation import Augmentation
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.shards import write_shard
+from mpitrain.models.model import Draws
 from mpitrain.models.network import build
 from mpitrain.sampling.batch import Batch
 
@@ -59,7 +60,7 @@ def main() -> None:
             place = None if name.startswith("centre") else (0, turn * MINIBATCH)
             times[name].append(seconds(lambda: corpus.gather(indices, batches[name], place)))  # noqa: B023
         batch = batches["random crop and flip"]
-        times["step"].append(seconds(lambda: network.loss_and_gradient(theta, gradient, batch, rng)))  # noqa: B023
+        times["step"].append(seconds(lambda: network.loss_and_gradient(theta, gradient, batch, Draws(rng))))  # noqa: B023
     step = statistics.median(times.pop("step")[2:])
     print(f"{'gradient of easgd-cifar, minibatch 128':40} {step * 1e3:8.3f} ms")
     for name, values in times.items():

@@ -17,6 +17,7 @@ from torch import nn
 
 from mpitrain.algorithms.optimizers.sgd import classical
 from mpitrain.flat import BLOCK, blocks
+from mpitrain.models.model import Draws
 from mpitrain.models.network import Network, build
 from mpitrain.sampling.batch import Batch
 
@@ -55,7 +56,7 @@ def our_step(network: Network, batch: Batch, update: bool) -> Step:
             room = scratch[: part.stop - part.start]
             classical(parameters[part], velocity[part], gradients[part], room, eta=ETA, mu=MU)
 
-    return lambda: network.loss_and_gradient(parameters, gradients, batch, rng, ready if update else None)
+    return lambda: network.loss_and_gradient(parameters, gradients, batch, Draws(rng), ready if update else None)
 
 
 def torch_step(module: nn.Module, batch: Batch, update: bool, channels_last: bool = False) -> Step:

@@ -22,7 +22,7 @@ from mpitrain.algorithms.optimizers import Descent, Sgd
 from mpitrain.device import choose
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, block_pairs
-from mpitrain.models.model import Consumer, Model
+from mpitrain.models.model import Consumer, Draws, Model
 from mpitrain.models.network import build
 from mpitrain.models.presets import PRESETS
 from mpitrain.models.torch import start as torch_start
@@ -44,7 +44,7 @@ def flat_step(device: Any, model: Model, batch: Batch) -> Step:
         for b, g in block_pairs(part, values):
             descent.step(b, g, RATE, 0)
 
-    return lambda: float(model.loss_and_gradient(descent.at, gradient, batch, rng, Consumer(gradient, update)))
+    return lambda: float(model.loss_and_gradient(descent.at, gradient, batch, Draws(rng), Consumer(gradient, update)))
 
 
 def plain_step(device: Any, model: Any, batch: Batch) -> Step:

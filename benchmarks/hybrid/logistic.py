@@ -15,6 +15,7 @@ import sys
 import numpy as np
 
 from mpitrain.algorithms.optimizers.sgd import krizhevsky
+from mpitrain.models.model import Draws
 from mpitrain.models.network import build
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.rng import stream
@@ -51,7 +52,7 @@ def trained(width: float, steps: int, side: int, present: int, minibatch: int) -
         coarse = np.repeat(np.repeat(patterns[chosen], cell, 1), cell, 2)[:, :side, :side]
         images = (54.0 * coarse + 27.0 * rng.standard_normal(coarse.shape)).astype(np.float32)
         batch = Batch(images, targets[chosen].astype(np.int32))
-        losses.append(float(network.loss_and_gradient(theta, gradient, batch, stream(1, "dropout", step))))
+        losses.append(float(network.loss_and_gradient(theta, gradient, batch, Draws(stream(1, "dropout", step)))))
         for p in network.layout.parameters:
             part = network.layout.slices[p.name]
             own = {"eta": eta, "decay": 5e-4} if p.decay else {"eta": 2 * eta, "decay": 0.0}

@@ -18,7 +18,7 @@ from mpitrain import config as configuration
 from mpitrain.algorithms.optimizers import Descent, Sgd
 from mpitrain.device import CPU
 from mpitrain.flat import Array, block_pairs
-from mpitrain.models.model import Consumer, Model
+from mpitrain.models.model import Consumer, Draws, Model
 from mpitrain.models.network import build
 from mpitrain.models.presets import PRESETS
 from mpitrain.models.torch.layers import TorchNetwork
@@ -43,7 +43,7 @@ def step_of(model: Model, batch: Batch) -> Callable[[], None]:
 
     def step() -> None:
         rng, consumer = stream(1, "dropout", 0, 0), Consumer(gradient, update)
-        float(model.loss_and_gradient(descent.at, gradient, batch, rng, consumer))
+        float(model.loss_and_gradient(descent.at, gradient, batch, Draws(rng), consumer))
 
     return step
 

@@ -19,7 +19,7 @@ from torch.nn import functional
 from mpitrain.algorithms.optimizers import Descent, Sgd
 from mpitrain.device import CPU
 from mpitrain.flat import Array, block_pairs
-from mpitrain.models.model import Consumer
+from mpitrain.models.model import Consumer, Draws
 from mpitrain.models.torch.module import TorchModel
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.rng import stream
@@ -61,7 +61,7 @@ def main(name: str, precision: str, steps: int = 40) -> None:
 
     def ours() -> None:
         rng, consumer = stream(1, "dropout", 0, 0), Consumer(gradient, update)
-        model.loss_and_gradient(descent.at, gradient, batch, rng, consumer)
+        model.loss_and_gradient(descent.at, gradient, batch, Draws(rng), consumer)
 
     def theirs() -> None:
         optimizer.zero_grad()

@@ -22,6 +22,7 @@ from mpitrain.models import design as designs
 from mpitrain.models import presets
 from mpitrain.models.layer import Shape
 from mpitrain.models.layers import AnyLayer
+from mpitrain.models.model import Draws
 from mpitrain.models.network import Network, network_of_layers
 from mpitrain.sampling.batch import SampleForm
 from mpitrain.sampling.rng import stream
@@ -75,7 +76,7 @@ def _module(model: Any, config: Config) -> tuple[Table, list[str]]:
     theta = model.initial(config.initial_seed, config.training.dtype)
     gradient = np.empty_like(theta)
     batch = model.form.drawn(2, theta.dtype, model.classes, stream(0, "examination"))
-    loss = float(model.loss_and_gradient(theta, gradient, batch, stream(0, "dropout")))
+    loss = float(model.loss_and_gradient(theta, gradient, batch, Draws(stream(0, "dropout"))))
     rows = Table("parameter", "shape", box=None, pad_edge=False, show_footer=True)
     rows.columns[0].footer = "total"
     rows.add_column("number", f"{theta.size:,}", justify="right")

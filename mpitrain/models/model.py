@@ -7,7 +7,7 @@ asks `network.network_of_layers`.
 
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Literal, Protocol, SupportsFloat
+from typing import Any, Literal, NamedTuple, Protocol, SupportsFloat
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -18,6 +18,14 @@ from mpitrain.sampling.rng import stream
 
 #: Called with a slice of the flat vector whose gradient is final.
 Ready = Callable[[slice], None]
+
+
+class Draws(NamedTuple):
+    """What dropout draws from. If ranks share a minibatch, `share` is (place of the first of these examples, size of
+    the whole minibatch): with equal streams, each rank drops the same units as a single rank would."""
+
+    rng: np.random.Generator
+    share: tuple[int, int] | None = None
 
 
 class Consumer:
@@ -61,21 +69,14 @@ class Model(Protocol):
         """The initial flat vector, in host memory. It depends on nothing but `seed` and the model."""
 
     def loss_and_gradient(
-        self,
-        parameters: Array,
-        gradients: Array,
-        batch: Batch,
-        rng: np.random.Generator | None = None,
-        on_ready: Ready | None = None,
-        *,
-        share: tuple[int, int] | None = None,
+        self, parameters: Array, out: Array, batch: Batch, draws: Draws | None = None, on_ready: Ready | None = None
     ) -> SupportsFloat:
-        """The minibatch's mean loss, on a GPU as an array of one element; its gradient overwrites `gradients`.
+        """The minibatch's mean loss, on a GPU as an array of one element; its gradient overwrites `out`.
 
-        `rng` draws dropout. If ranks share a minibatch, `share` is (place of the first of these examples, size of the
-        whole minibatch). `on_ready` is called with slices that together cover the flat vector exactly once, each when
-        its gradient is final; the callee may then change these gradients. A Consumer may be handed them wherever they
-        are instead. `parameters` and `batch` are not changed.
+        Without `draws`, a model with dropout cannot be trained, or draws from whatever it drew from last. `on_ready` is
+        called with slices that together cover the flat vector exactly once, each when its gradient is final; the callee
+        may then change these gradients. A Consumer may be handed them wherever they are instead. `parameters` and
+        `batch` are not changed.
         """
 
     def evaluate(self, parameters: Array, batch: Batch) -> tuple[float, float]:
@@ -118,17 +119,12 @@ class PhantomModel(Model):
         self._parts: list[slice] = []
         parameters = np.zeros(self.layout.size, dtype)
         batch = form.room(1, dtype, np.zeros)
-        of.loss_and_gradient(parameters, np.empty_like(parameters), batch, stream(0, "dropout"), self._parts.append)
+        of.loss_and_gradient(
+            parameters, np.empty_like(parameters), batch, Draws(stream(0, "dropout")), self._parts.append
+        )
 
     def loss_and_gradient(
-        self,
-        parameters: Array,
-        gradients: Array,
-        batch: Batch,
-        rng: np.random.Generator | None = None,
-        on_ready: Ready | None = None,
-        *,
-        share: tuple[int, int] | None = None,
+        self, parameters: Array, out: Array, batch: Batch, draws: Draws | None = None, on_ready: Ready | None = None
     ) -> float:
         """Report the parts as final one after another; returns 0."""
         if on_ready is not None:

@@ -15,7 +15,7 @@ from mpitrain.models.layer import Activation, DoesNotFit, Layer, Shape, Views, W
 from mpitrain.models.layers.dropout import Dropout
 from mpitrain.models.layers.fully_connected import FullyConnected
 from mpitrain.models.losses import LOSSES, Loss
-from mpitrain.models.model import Model, Ready
+from mpitrain.models.model import Draws, Model, Ready
 from mpitrain.models.presets import PRESETS, design
 from mpitrain.models.workspace import Workspace, add_scaled
 from mpitrain.sampling.batch import Batch, SampleForm
@@ -57,27 +57,18 @@ class Network(Model):
         self._views: dict[str, tuple[Array, Views]] = {}
 
     def loss_and_gradient(
-        self,
-        parameters: Array,
-        gradients: Array,
-        batch: Batch,
-        rng: np.random.Generator | None = None,
-        on_ready: Ready | None = None,
-        *,
-        share: tuple[int, int] | None = None,
+        self, parameters: Array, out: Array, batch: Batch, draws: Draws | None = None, on_ready: Ready | None = None
     ) -> SupportsFloat:
         """Mean loss of the minibatch, without the l2 term (an array on a GPU).
 
-        The mean gradient, with the l2 term, overwrites `gradients`.
+        The mean gradient, with the l2 term, overwrites `out`.
 
-        `rng` draws dropout. If ranks share a minibatch, `share` is (index of the first of these examples, size of the
-        whole minibatch): with equal random streams, each rank drops the same units as a single rank would. `on_ready`
-        is called with each layer's slice of the flat vector, last layers first, when its gradient is final. All arrays
-        have one dtype; `batch.inputs` is [n, *input_shape].
+        `on_ready` is called with each layer's slice of the flat vector, last layers first, when its gradient is final.
+        All arrays have one dtype; `batch.inputs` is [n, *input_shape].
         """
         views = self._views_of("parameters", parameters)
-        gradient_views = self._views_of("gradients", gradients)
-        outputs = self.forward(views, batch.inputs, self.layers, training=True, rng=rng, share=share)
+        gradient_views = self._views_of("gradients", out)
+        outputs = self.forward(views, batch.inputs, self.layers, training=True, draws=draws)
         loss = self.loss.loss_and_gradient(outputs, batch.targets, self.workspace)
 
         def final(number: int) -> None:
@@ -95,11 +86,11 @@ class Network(Model):
         layers: Sequence[Layer],
         *,
         training: bool = False,
-        rng: np.random.Generator | None = None,
-        share: tuple[int, int] | None = None,
+        draws: Draws | None = None,
     ) -> Array:
         """The output of the first layers, `layers`, for inputs [n, *input_shape]; valid until the next forward pass."""
         x = inputs.reshape(len(inputs), *self.input_shape)
+        rng, share = draws or (None, None)
         for layer in layers:
             layer.share = share
             x = layer.forward(views, x, training, rng)
@@ -210,7 +201,7 @@ def warm(model: Model, dtype: DTypeLike, to_device: Callable[[Array], Array] = l
     if isinstance(model, Network):
         parameters = to_device(np.zeros(model.layout.size, dtype))
         batch = Batch(*map(to_device, SampleForm(model.input_shape).room(1, dtype, np.zeros)))
-        model.loss_and_gradient(parameters, np.empty_like(parameters), batch, stream(0, "dropout"))
+        model.loss_and_gradient(parameters, np.empty_like(parameters), batch, Draws(stream(0, "dropout")))
 
 
 #: What a model that is no network of layers lacks.

@@ -18,6 +18,7 @@ from mpitrain.models.layer import Activation, Views
 from mpitrain.models.layers.convolution import Convolution
 from mpitrain.models.layers.dropout import Dropout
 from mpitrain.models.layers.fully_connected import FullyConnected, column_blocks
+from mpitrain.models.model import Draws
 from mpitrain.models.network import Network
 from mpitrain.models.workspace import Workspace, matmul
 
@@ -135,12 +136,9 @@ class SharedPart:
         self.names = {part.start: [p.name for p in layer.parameters] for layer, part in shared}
         self.activations = prod(self._layers[-1].output_shape)
 
-    def forward(self, views: Views, inputs: Array, rng: np.random.Generator, share: tuple[int, int]) -> Array:
-        """The output [n, activations] for inputs [n, *input_shape]; valid until the next forward pass.
-
-        `rng` and `share` are for dropout, as in Network.loss_and_gradient.
-        """
-        x = self._network.forward(views, inputs, self._layers, training=True, rng=rng, share=share)
+    def forward(self, views: Views, inputs: Array, draws: Draws) -> Array:
+        """The output [n, activations] for inputs [n, *input_shape]; valid until the next forward pass."""
+        x = self._network.forward(views, inputs, self._layers, training=True, draws=draws)
         return x.reshape(len(x), self.activations)
 
     def backward(self, views: Views, gradients: Views, dy: Array, on_ready: Callable[[slice], None]) -> None:

@@ -10,7 +10,7 @@ from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_in
 from mpitrain.data.sharing import ALONE, Orders, Sharing
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices, share
-from mpitrain.models.model import Consumer, Model, Ready
+from mpitrain.models.model import Consumer, Draws, Model, Ready
 from mpitrain.monitoring.figures import RankFigures
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Work
@@ -161,7 +161,6 @@ class Learner:
         """
         batch = self.load(work)
         first = whole or work
-        rng = None if self.device.phantom else stream(self.seed, "dropout", first.epoch, first.start)
         ready = on_ready if scale == 1.0 else scaled(out, scale, on_ready)
         if self.clip_norm and whole is None:  # otherwise the caller, which sums the shares, clips
             ready = Clipped(out, self.clip_norm, ready)
@@ -172,7 +171,7 @@ class Learner:
             if self._parts > 1:
                 loss: Any = self._in_parts(theta, out, batch, first, ready, place or (0, work.count))
             else:
-                loss = self.network.loss_and_gradient(theta, out, batch, rng, ready, share=place)
+                loss = self.network.loss_and_gradient(theta, out, batch, self._draws(first, place), ready)
             self.loader.stage()  # a GPU is still computing
             if self._figures is not None and observed is not None:
                 observed.give(self._figures)
@@ -191,15 +190,19 @@ class Learner:
         for number in range(parts):
             piece = share(count, number, parts)
             weight = (piece.stop - piece.start) / count
-            rng = None if self.device.phantom else stream(self.seed, "dropout", first.epoch, first.start)
             ready = scaled(out, weight, on_ready, add=self._sum) if number == parts - 1 else None
-            part, here = Batch(batch.inputs[piece], batch.targets[piece]), (place[0] + piece.start, place[1])
-            loss += weight * float(self.network.loss_and_gradient(theta, out, part, rng, ready, share=here))
+            part = Batch(batch.inputs[piece], batch.targets[piece])
+            draws = self._draws(first, (place[0] + piece.start, place[1]))
+            loss += weight * float(self.network.loss_and_gradient(theta, out, part, draws, ready))
             for b in block_slices(slice(0, out.size), block_of(out)) if ready is None else ():
                 g, total = out[b], self._sum[b]
                 np.multiply(g, weight, out=g)
                 np.add(total, g, out=total)
         return loss
+
+    def _draws(self, first: Work, share: tuple[int, int] | None) -> Draws | None:
+        """What dropout draws from for a `share` of the minibatch `first`."""
+        return None if self.device.phantom else Draws(stream(self.seed, "dropout", first.epoch, first.start), share)
 
     def expect(self, works: Iterable[Work]) -> None:
         """Announce the next minibatches, in order, in place of those announced before that are not being read yet."""

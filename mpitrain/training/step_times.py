@@ -20,7 +20,7 @@ from mpitrain.config import Config
 from mpitrain.errors import BadInput, reason, say
 from mpitrain.files import checksum, read_whole, sealed_json, unsealed_json, write_whole
 from mpitrain.flat import Array
-from mpitrain.models.model import Consumer, Model
+from mpitrain.models.model import Consumer, Draws, Model
 from mpitrain.models.network import warm
 from mpitrain.models.torch import start as torch_start
 from mpitrain.sampling.batch import Batch, SampleForm
@@ -97,7 +97,7 @@ def steps(
 
     def step(model: Model, count: int) -> float:
         part = Batch(batch.inputs[:count], batch.targets[:count])
-        return float(model.loss_and_gradient(theta, gradient, part, stream(0, "dropout"), consumer))
+        return float(model.loss_and_gradient(theta, gradient, part, Draws(stream(0, "dropout")), consumer))
 
     for model in models:
         warm(model, theta.dtype)

@@ -2,11 +2,9 @@
 
 from typing import Any
 
-import numpy as np
-
 from mpitrain.device.cpu import Cpu
 from mpitrain.flat import Array, on_host
-from mpitrain.models.model import Consumer, Ready
+from mpitrain.models.model import Consumer, Draws, Ready
 from mpitrain.sampling.batch import Batch
 
 
@@ -25,10 +23,8 @@ class Hosted:
         parameters: Array,
         gradients: Array,
         batch: Batch,
-        rng: np.random.Generator | None = None,
+        draws: Draws | None = None,
         on_ready: Ready | None = None,
-        *,
-        share: tuple[int, int] | None = None,
     ) -> float:
         """As the model's."""
         here = self._device.to_device(gradients)
@@ -44,7 +40,7 @@ class Hosted:
             use = on_ready.use
             report = Consumer(here, lambda part, g: use(part, on_host(g)))
         there = self._device.to_device(parameters), here, self._batch(batch)
-        loss = float(self._model.loss_and_gradient(*there, rng, report, share=share))
+        loss = float(self._model.loss_and_gradient(*there, draws, report))
         gradients[:] = on_host(here)
         return loss
 

@@ -19,7 +19,7 @@ from mpitrain.models.layers.fully_connected import FullyConnectedOptions
 from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions
 from mpitrain.models.layers.max_pool import MaxPoolOptions
 from mpitrain.models.layers.sigmoid import SigmoidOptions
-from mpitrain.models.model import Model
+from mpitrain.models.model import Draws, Model
 from mpitrain.models.network import build, network, network_of_layers
 from mpitrain.sampling.batch import Batch
 
@@ -74,7 +74,7 @@ def batch_for(model: Model, n: int = 5, dtype: type = np.float64) -> Batch:
 def gradient_of(model: Model, parameters: Array, batch: Batch) -> tuple[float, Array]:
     """A gradient and its loss; elements that are not written stay NaN."""
     gradient = np.full_like(parameters, np.nan)
-    loss = model.loss_and_gradient(parameters, gradient, batch, np.random.default_rng(7))
+    loss = model.loss_and_gradient(parameters, gradient, batch, Draws(np.random.default_rng(7)))
     return float(loss), gradient
 
 
@@ -118,7 +118,7 @@ def test_parts_of_the_gradient_are_announced_once_and_final(model: Model, same: 
         when_ready[part] = gradient[part]
         gradient[part] = np.nan  # as a rule may that works in place
 
-    model.loss_and_gradient(parameters, gradient, batch, np.random.default_rng(7), on_ready)
+    model.loss_and_gradient(parameters, gradient, batch, Draws(np.random.default_rng(7)), on_ready)
     assert (times == 1).all()
     same(when_ready, expected)
     assert np.isnan(gradient).all()

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from mpitrain.flat import Array
+from mpitrain.models.model import Draws
 from mpitrain.models.network import Network, build, warm
 from mpitrain.sampling.batch import Batch
 
@@ -20,7 +21,7 @@ def random_batch(network: Network, n: int, dtype: type = np.float32, seed: int =
 
 def gradient(network: Network, parameters: Array, batch: Batch) -> Array:
     out = np.full_like(parameters, np.nan)
-    network.loss_and_gradient(parameters, out, batch, np.random.default_rng(7))
+    network.loss_and_gradient(parameters, out, batch, Draws(np.random.default_rng(7)))
     return out
 
 
@@ -38,7 +39,9 @@ def test_parts_become_ready_once_last_first_and_are_final(network: Network) -> N
         ready.append(part)
         at_ready[part] = gradients[part]
 
-    network.loss_and_gradient(parameters, gradients, random_batch(network, 5), np.random.default_rng(0), on_ready)
+    network.loss_and_gradient(
+        parameters, gradients, random_batch(network, 5), Draws(np.random.default_rng(0)), on_ready
+    )
     np.testing.assert_array_equal(at_ready, gradients)
     assert np.isfinite(gradients).all()
     ends = [part.stop for part in ready]
@@ -89,7 +92,7 @@ def test_ranks_that_share_a_minibatch_drop_what_one_rank_would() -> None:
     for s in (slice(0, 4), slice(4, 9)):
         part = np.empty_like(parameters)
         shared = Batch(batch.inputs[s], batch.targets[s])
-        network.loss_and_gradient(parameters, part, shared, np.random.default_rng(7), share=(s.start, 9))
+        network.loss_and_gradient(parameters, part, shared, Draws(np.random.default_rng(7), (s.start, 9)))
         parts.append(part)
     np.testing.assert_allclose(whole, (4 * parts[0] + 5 * parts[1]) / 9, rtol=1e-10, atol=1e-14)
 
@@ -158,10 +161,10 @@ def test_other_vectors_are_seen_when_they_come(network: Network) -> None:
 def test_nothing_large_is_allocated_after_the_first_step(network: Network) -> None:
     parameters, batch, rng = network.initial(0), random_batch(network, 64), np.random.default_rng(0)
     gradients = np.empty_like(parameters)
-    network.loss_and_gradient(parameters, gradients, batch, rng)
+    network.loss_and_gradient(parameters, gradients, batch, Draws(rng))
     tracemalloc.start()
     for n in (64, 17, 64):
-        network.loss_and_gradient(parameters, gradients, Batch(batch.inputs[:n], batch.targets[:n]), rng)
+        network.loss_and_gradient(parameters, gradients, Batch(batch.inputs[:n], batch.targets[:n]), Draws(rng))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 100_000  # the first convolution's output alone is several times as large
@@ -171,7 +174,9 @@ def test_nan_parameters_give_a_nan_loss(network: Network) -> None:
     parameters = network.initial(0)
     parameters[0] = np.nan
     batch = random_batch(network, 4)
-    assert np.isnan(network.loss_and_gradient(parameters, np.empty_like(parameters), batch, np.random.default_rng(0)))
+    assert np.isnan(
+        network.loss_and_gradient(parameters, np.empty_like(parameters), batch, Draws(np.random.default_rng(0)))
+    )
 
 
 def test_training_on_one_minibatch_learns_it() -> None:

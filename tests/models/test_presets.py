@@ -14,6 +14,7 @@ from mpitrain.models.layer import LayerOptions
 from mpitrain.models.layers.convolution import Convolution, ConvolutionOptions
 from mpitrain.models.layers.fully_connected import FullyConnected, FullyConnectedOptions
 from mpitrain.models.layers.local_response_norm import LocalResponseNorm
+from mpitrain.models.model import Draws
 from mpitrain.models.network import Network, build, network
 from mpitrain.models.presets import PRESETS, design
 from mpitrain.sampling.batch import Batch
@@ -47,10 +48,10 @@ def test_gradient_is_that_of_central_differences(preset: str, output: str) -> No
     batch = Batch(rng.standard_normal((2, *network.input_shape)), np.array([6, 1], np.int32))
     parameters = network.initial(4, np.float64) + 0.02 * rng.standard_normal(network.layout.size)
     gradient = np.full_like(parameters, np.nan)
-    network.loss_and_gradient(parameters, gradient, batch, np.random.default_rng(3))
+    network.loss_and_gradient(parameters, gradient, batch, Draws(np.random.default_rng(3)))
 
     def regularised(vector: Array) -> float:
-        loss = network.loss_and_gradient(vector, np.empty_like(vector), batch, np.random.default_rng(3))
+        loss = network.loss_and_gradient(vector, np.empty_like(vector), batch, Draws(np.random.default_rng(3)))
         views = network.layout.views(vector).items()
         fined = [view for name, view in views if network.l2_biases or name.endswith("weights")]
         return loss + 1e-2 / 2 * sum(float((w**2).sum()) for w in fined)
@@ -148,7 +149,7 @@ def test_krizhevsky2014_trains_by_the_recipe_s_rule() -> None:
         targets = rng.integers(1000, size=size)
         images = np.repeat(np.repeat(patterns[targets], 17, 1), 17, 2)[:, :67, :67].astype(np.float32)
         batch = Batch(images, targets.astype(np.int32))
-        losses.append(float(network.loss_and_gradient(theta, gradient, batch, stream(1, "dropout", step))))
+        losses.append(float(network.loss_and_gradient(theta, gradient, batch, Draws(stream(1, "dropout", step)))))
         for p in network.layout.parameters:
             part, eta = network.layout.slices[p.name], 0.01 * size / 128
             own = {"eta": eta, "decay": 5e-4} if p.decay else {"eta": 2 * eta, "decay": 0.0}

@@ -18,6 +18,7 @@ from mpitrain.models.design import Design
 from mpitrain.models.layers import LAYERS, AnyLayer
 from mpitrain.models.layers.convolution import Convolution
 from mpitrain.models.layers.fully_connected import FullyConnectedOptions
+from mpitrain.models.model import Draws
 from mpitrain.models.network import network
 from mpitrain.models.presets import PRESETS
 from mpitrain.sampling.batch import Batch, SampleForm
@@ -80,7 +81,7 @@ def test_the_gradient_of_every_kind_is_that_of_central_differences() -> None:
     parameters = made.initial(4, np.float64)
 
     def loss(vector: np.ndarray, gradient: np.ndarray) -> float:
-        return float(made.loss_and_gradient(vector, gradient, batch, np.random.default_rng(3)))
+        return float(made.loss_and_gradient(vector, gradient, batch, Draws(np.random.default_rng(3))))
 
     gradient = np.full_like(parameters, np.nan)
     loss(parameters, gradient)

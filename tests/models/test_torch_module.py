@@ -26,7 +26,7 @@ from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from mpitrain.flat import Layout, Parameter  # noqa: E402
-from mpitrain.models.model import Consumer  # noqa: E402
+from mpitrain.models.model import Consumer, Draws  # noqa: E402
 from mpitrain.models.torch.binding import parts, pieces  # noqa: E402
 from mpitrain.models.torch.module import TorchModel  # noqa: E402
 
@@ -56,7 +56,7 @@ def test_fifty_steps_equal_those_of_pytorch(kind: str, biases: bool) -> None:
         theta[part] -= 0.1 * gradient[part]
 
     for batch in batches(model.input_shape, 50):
-        ours = model.loss_and_gradient(theta, gradient, batch, stream(1, "dropout"), step)
+        ours = model.loss_and_gradient(theta, gradient, batch, Draws(stream(1, "dropout")), step)
         optimizer.zero_grad()
         x = torch.from_numpy(batch.inputs)
         outputs = plain(x.permute(0, 3, 1, 2) if kind == "images" else x)
@@ -217,7 +217,7 @@ def test_draws_depend_on_the_minibatch_and_the_share(only: str) -> None:
 
     def loss(start: int, share: tuple[int, int] | None = None) -> float:
         gradient = np.empty_like(theta)
-        return model.loss_and_gradient(theta, gradient, batch, stream(1, "dropout", 0, start), share=share)
+        return model.loss_and_gradient(theta, gradient, batch, Draws(stream(1, "dropout", 0, start), share))
 
     first = loss(0)
     torch.rand(3), np.random.rand(3), random.random()  # whatever else draws  # noqa: NPY002
@@ -230,7 +230,7 @@ def test_the_generators_draw_different_numbers() -> None:
     """Though NumPy's and PyTorch's are the same one, and PyTorch's is seeded as it was before others were."""
     model = TorchModel(lambda seed: Drawing(), (4, 5), 7)
     theta, batch = model.initial(1, np.float64), batches((4, 5), 1)[0]
-    model.loss_and_gradient(theta, np.empty_like(theta), batch, stream(1, "dropout", 3))
+    model.loss_and_gradient(theta, np.empty_like(theta), batch, Draws(stream(1, "dropout", 3)))
     raw = {int(np.random.get_state()[1][0]), int(torch.get_rng_state()[24:28].numpy().view("<u4")[0])}  # noqa: NPY002
     assert len(raw) == 2 and torch.initial_seed() == int(stream(1, "dropout", 3).integers(1 << 32))
 
@@ -248,7 +248,7 @@ def test_statistics_are_those_of_the_evaluated_weights() -> None:
         expected = torch.stack([moment(x, (0, 2, 3)) for x in entering]).mean(0)
         np.testing.assert_allclose(model.kept(theta)[f"norms.0.{key}"], expected.numpy(), rtol=1e-12)
     before = model.outputs(theta, some[0].inputs).copy()
-    model.loss_and_gradient(theta + 1, np.empty_like(theta), some[1], stream(1, "dropout"))
+    model.loss_and_gradient(theta + 1, np.empty_like(theta), some[1], Draws(stream(1, "dropout")))
     np.testing.assert_array_equal(model.outputs(theta, some[0].inputs), before)
     assert not model.kept(theta + 1)
     other = TORCH_MODELS["torch-images"]()

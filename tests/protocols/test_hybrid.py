@@ -15,6 +15,7 @@ from mpitrain.models.layers.fully_connected import FullyConnectedOptions as Full
 from mpitrain.models.layers.relu import ReluOptions as Relu
 from mpitrain.models.layers.sigmoid import SigmoidOptions as Sigmoid
 from mpitrain.models.losses import LOSSES
+from mpitrain.models.model import Draws
 from mpitrain.models.network import Network
 from mpitrain.protocols import hybrid, synchronous
 from mpitrain.protocols.hybrid.connected import order_of
@@ -107,7 +108,7 @@ def reference(session: Session, parts: int, steps: int) -> np.ndarray:
     for step in range(steps):
         batch = learner.load(Work(0, step * size, size, size))
         if options.fc_batch == "full":
-            network.loss_and_gradient(theta, gradient, batch, stream(learner.seed, "dropout", 0, step * size))
+            network.loss_and_gradient(theta, gradient, batch, Draws(stream(learner.seed, "dropout", 0, step * size)))
             if most := session.config.training.clip_norm:
                 assert np.linalg.norm(gradient) > most
                 gradient *= most / (np.linalg.norm(gradient) + 1e-6)

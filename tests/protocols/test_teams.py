@@ -47,7 +47,7 @@ class Exact:
         """All ones."""
         return np.ones(5, dtype)
 
-    def loss_and_gradient(self, theta, gradient, batch: Batch, rng=None, on_ready=None, *, share=None) -> float:
+    def loss_and_gradient(self, theta, gradient, batch: Batch, draws=None, on_ready=None) -> float:
         """The loss and its gradient."""
         np.subtract(theta, batch.inputs.mean() / 64, out=gradient)
         for part in (slice(2, 5), slice(0, 2)):

@@ -15,6 +15,7 @@ from mpitrain.algorithms import name_of
 from mpitrain.compression.thresholds import UNIT, adapted, integer_step, round_threshold, unit_quantum
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.flat import Array
+from mpitrain.models.model import Draws
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.common_rate import CommonRate, PlateauState
 from mpitrain.sampling.rng import stream
@@ -105,7 +106,7 @@ class Straight:
         g, first = np.empty_like(theta), whole or piece
         rng = stream(self.config.training.seed, "dropout", *divmod(first.begin, self.corpus.samples))
         share = None if whole is None else (piece.begin - whole.begin, whole.count)
-        loss = float(self.network.loss_and_gradient(theta.copy(), g, self.batch(piece), rng, share=share))
+        loss = float(self.network.loss_and_gradient(theta.copy(), g, self.batch(piece), Draws(rng, share)))
         return loss, g * piece.count if self.config.training.rate_per == "sample" else g
 
     def local(self, x: Array) -> "Local":

@@ -49,7 +49,7 @@ class Parabola:
     def initial(self, seed: int, dtype: np.dtype) -> Array:
         return np.array([START], dtype)
 
-    def loss_and_gradient(self, theta, gradient, batch, rng=None, on_ready=None, *, share=None):  # type: ignore[no-untyped-def]
+    def loss_and_gradient(self, theta, gradient, batch, draws=None, on_ready=None):  # type: ignore[no-untyped-def]
         np.copyto(gradient, theta)
         if on_ready:
             on_ready(slice(0, 1))

@@ -23,6 +23,7 @@ from launch import table
 from mpitrain.data.corpus import Corpus
 from mpitrain.flat import Array
 from mpitrain.models.layers.dropout import ROWS
+from mpitrain.models.model import Draws
 from mpitrain.models.network import Network, build
 from mpitrain.sampling.batch import Batch
 
@@ -61,7 +62,7 @@ def shares(network: Network, theta: Array, corpus: Corpus, near: bool, once: boo
         start = int(rng.integers(corpus.samples - MINIBATCH))
         which = np.arange(start, start + MINIBATCH) if near else rng.integers(corpus.samples, size=MINIBATCH)
         draws: Any = Once(rng) if once else rng
-        network.loss_and_gradient(theta, gradient, corpus.gather(which, batch), draws)
+        network.loss_and_gradient(theta, gradient, corpus.gather(which, batch), Draws(draws))
         parts = [slice(None), slice(0, convolutions), slice(convolutions, -1), slice(-1, None)]
         if found:
             cosines.append(float(gradient @ before / np.linalg.norm(gradient) / np.linalg.norm(before)))
@@ -88,7 +89,7 @@ def main() -> None:
         losses = []
         if epoch:
             for which in rng.permutation(corpus.samples)[: steps * MINIBATCH].reshape(steps, MINIBATCH):
-                losses.append(network.loss_and_gradient(theta, gradient, corpus.gather(which, batch), rng))
+                losses.append(network.loss_and_gradient(theta, gradient, corpus.gather(which, batch), Draws(rng)))
                 velocity *= MU
                 velocity -= options.rate * gradient
                 theta += velocity

@@ -12,7 +12,7 @@ from torch.nn.parameter import is_lazy
 
 from mpitrain.errors import BadInput, blaming
 from mpitrain.flat import Array, on_host
-from mpitrain.models.model import Model
+from mpitrain.models.model import Draws, Model
 from mpitrain.models.torch import state as torch_state
 from mpitrain.models.torch.binding import Named
 from mpitrain.models.torch.place import HOST, CpuPlace
@@ -192,8 +192,8 @@ def may_step_early(model: Examined) -> bool:
         vector[part] = np.nan
 
     with blaming(model.name, "cannot be trained"):
-        model.loss_and_gradient(vector, plain, batch, stream(0, "dropout"))
-        model.loss_and_gradient(vector, poisoned, batch, stream(0, "dropout"), spoil)
+        model.loss_and_gradient(vector, plain, batch, Draws(stream(0, "dropout")))
+        model.loss_and_gradient(vector, poisoned, batch, Draws(stream(0, "dropout")), spoil)
     return bool(np.array_equal(*(np.isnan(on_host(gradient)) for gradient in (plain, poisoned))))
 
 

@@ -16,11 +16,11 @@ from torch.nn import functional
 from mpitrain.errors import BadInput, blaming
 from mpitrain.flat import Array, on_host
 from mpitrain.models.layer import with_gradient
-from mpitrain.models.model import Model, Ready
+from mpitrain.models.model import Draws, Model, Ready
 from mpitrain.models.torch import examination
 from mpitrain.models.torch import state as torch_state
 from mpitrain.models.torch.binding import Binding
-from mpitrain.models.torch.examination import Loss as Loss
+from mpitrain.models.torch.examination import Loss
 from mpitrain.models.torch.place import HOST, CpuPlace
 from mpitrain.models.torch.start import keep_memory
 from mpitrain.models.torch.statistics import Statistics
@@ -111,27 +111,20 @@ class TorchModel(examination.Examined):
         return vector
 
     def loss_and_gradient(
-        self,
-        parameters: Array,
-        gradients: Array,
-        batch: Batch,
-        rng: np.random.Generator | None = None,
-        on_ready: Ready | None = None,
-        *,
-        share: tuple[int, int] | None = None,
+        self, parameters: Array, out: Array, batch: Batch, draws: Draws | None = None, on_ready: Ready | None = None
     ) -> SupportsFloat:
-        """Mean loss of the minibatch, without the l2 term; the mean gradient, with it, overwrites `gradients`.
+        """Mean loss of the minibatch, without the l2 term; the mean gradient, with it, overwrites `out`.
 
-        What the module may draw from is seeded by `rng` and the place of the first sample in `share`.
+        What the module may draw from is seeded by `draws` and the place of the first sample in their share.
         """
         with self.place.computing():
             self._bind(parameters, training=True)
-            if rng is not None:
-                own = (share[0] if share else 0) * MIX
-                self.place.seed([(int(rng.integers(1 << 32)) + own) % (1 << 32) for _ in range(3)])
+            if draws is not None:
+                own = (draws.share[0] if draws.share else 0) * MIX
+                self.place.seed([(int(draws.rng.integers(1 << 32)) + own) % (1 << 32) for _ in range(3)])
             with self._autocast():
                 loss = self.loss(self._outputs(batch.inputs, training=True), self.targets(batch))
-            self._binding.backward(loss.backward, gradients, on_ready if self._early else None)
+            self._binding.backward(loss.backward, out, on_ready if self._early else None)
             if on_ready is not None and not self._early:
                 on_ready(slice(0, self.layout.size))
             return self.place.number(loss)

@@ -13,6 +13,7 @@ import numpy as np
 
 from mpitrain.algorithms.hybrid import Hybrid, HybridRule
 from mpitrain.flat import Array
+from mpitrain.models.model import Draws
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import Partition, SharedPart
 from mpitrain.protocols.hybrid.connected import Connected
@@ -87,7 +88,7 @@ class HybridStepper(Together):
         session = self.session
         transfer, targets = self.exchange.start_targets(batch.targets, work.count)
         rng = stream(session.learner.seed, "dropout", work.epoch, work.start)
-        activations = self.shared.forward(self.views, batch.inputs, rng, (share.start - work.start, work.count))
+        activations = self.shared.forward(self.views, batch.inputs, Draws(rng, (share.start - work.start, work.count)))
         self.connected.draw(rng, work.count, self.gradient.dtype)
         self.transfers.wait(transfer)
         loss, dy = self.connected.run(activations, targets)

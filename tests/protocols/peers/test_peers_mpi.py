@@ -34,7 +34,7 @@ class Field:
         """All one half."""
         return np.full(self.layout.size, 0.5, dtype)
 
-    def loss_and_gradient(self, theta, gradient, batch, rng=None, on_ready=None, *, share=None):
+    def loss_and_gradient(self, theta, gradient, batch, draws=None, on_ready=None):
         """The loss and its gradient."""
         target = np.random.default_rng(int(batch.inputs.sum())).standard_normal(theta.size)
         np.subtract(theta, target, out=gradient)

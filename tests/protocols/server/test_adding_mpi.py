@@ -170,7 +170,7 @@ class OneNumber:
         """Seeds name starting points."""
         return np.array([10.0 * seed - 13.0], dtype)
 
-    def loss_and_gradient(self, theta, gradient, batch, rng=None, on_ready=None, *, share=None):
+    def loss_and_gradient(self, theta, gradient, batch, draws=None, on_ready=None):
         """∇F = x."""
         np.copyto(gradient, theta)
         loss = 0.5 * float(theta[0] ** 2)
@@ -275,7 +275,7 @@ class Wide:
         """All ones."""
         return np.ones(self.layout.size, dtype)
 
-    def loss_and_gradient(self, theta, gradient, batch, rng=None, on_ready=None, *, share=None):
+    def loss_and_gradient(self, theta, gradient, batch, draws=None, on_ready=None):
         """∇F = x."""
         np.copyto(gradient, theta)
         if on_ready:

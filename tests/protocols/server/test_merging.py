@@ -138,7 +138,7 @@ class OneElement:
         """All ones."""
         return np.ones(5, dtype)
 
-    def loss_and_gradient(self, theta, gradient, batch, rng=None, on_ready=None, *, share=None):
+    def loss_and_gradient(self, theta, gradient, batch, draws=None, on_ready=None):
         """The loss 1; the gradient of the next element."""
         gradient[:] = 0
         gradient[self.calls % len(gradient)] = 1
