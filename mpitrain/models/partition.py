@@ -45,32 +45,25 @@ class FullyConnectedStage(NamedTuple):
 
 def stages(network: Network, parts: int) -> list[FullyConnectedStage]:
     """The fully connected layers of a network, to be divided into `parts`. Raises BadInput saying why not."""
-    before, after = network.layers[: network.split], network.layers[network.split :]
-    if not any(isinstance(layer, Convolution) for layer in before):
-        raise BadInput(
-            f"{network.name}: hybrid needs convolutional layers before the fully connected ones; there are none"
-        )
-    found: list[FullyConnectedStage] = []
-    for layer in after:
+    name, found = network.name, list[FullyConnectedStage]()
+    if not any(isinstance(layer, Convolution) for layer in network.layers[: network.split]):
+        raise BadInput(f"{name}: hybrid needs convolutional layers before the fully connected ones; there are none")
+    for layer in network.layers[network.split :]:
         if isinstance(layer, FullyConnected):
             if layer.units < parts:
-                raise BadInput(
-                    f"{network.name}: {layer.name} has {layer.units} units, too few for {parts} ranks of hybrid"
-                )
+                raise BadInput(f"{name}: {layer.name} has {layer.units} units, too few for {parts} ranks of hybrid")
             if layer.columns > 1 and layer.columns % parts:
-                raise BadInput(
-                    f"{network.name}: {layer.name} has {layer.columns} columns, which {parts} ranks of hybrid cannot "
-                    "share evenly"
-                )
+                columns = f"{layer.columns} columns, which {parts} ranks of hybrid cannot share evenly"
+                raise BadInput(f"{name}: {layer.name} has {columns}")
             found.append(FullyConnectedStage(layer, (), None))
         elif isinstance(layer, Activation) and found[-1].dropout is None:
             found[-1] = found[-1]._replace(activations=(*found[-1].activations, layer))
         elif isinstance(layer, Dropout) and found[-1].dropout is None:
             found[-1] = found[-1]._replace(dropout=layer if layer.rate else None)
         else:
-            raise BadInput(f"{network.name}: hybrid cannot divide {layer.name}, which follows {found[-1].layer.name}")
+            raise BadInput(f"{name}: hybrid cannot divide {layer.name}, which follows {found[-1].layer.name}")
     if found[-1].activations or found[-1].dropout:
-        raise BadInput(f"{network.name}: hybrid wants {found[-1].layer.name} to be the last layer")
+        raise BadInput(f"{name}: hybrid wants {found[-1].layer.name} to be the last layer")
     return found
 
 
