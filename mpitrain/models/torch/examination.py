@@ -211,18 +211,14 @@ def require_plain(module: torch.nn.Module, name: str) -> None:
     if len(dtypes := {p.dtype for p in parameters.values()}) > 1:
         odd = next(each for each, p in parameters.items() if p.dtype is torch.float64)
         raise BadInput(f"{name}: {odd} is float64, others are float32: one dtype is trained ({len(dtypes)} found)")
-    trained_places = {p.untyped_storage().data_ptr(): each for each, p in parameters.items() if p.requires_grad}
-    for each, buffer in buffers.items():
-        if buffer.numel() and (other := trained_places.get(buffer.untyped_storage().data_ptr())):
-            raise BadInput(
-                f"{name}: the buffer {each} lies in the memory of the parameter {other}, and would not follow it; "
-                "compute it in forward"
-            )
-    for each, p in parameters.items():
-        if p.numel() and (other := places.setdefault(p.untyped_storage().data_ptr(), each)) != each:
-            raise BadInput(
-                f"{name}: {each} and {other} are two parameters in one memory; to tie them, let both names mean one"
-            )
+    for each, tensor in {**parameters, **buffers}.items():
+        other = places.setdefault(tensor.untyped_storage().data_ptr(), each) if tensor.numel() else each
+        if other != each and each in parameters:
+            why = "are two parameters in one memory; to tie them, let both names mean one"
+            raise BadInput(f"{name}: {each} and {other} {why}")
+        if other != each and other in parameters and parameters[other].requires_grad:
+            why = "and would not follow it; compute it in forward"
+            raise BadInput(f"{name}: the buffer {each} lies in the memory of the parameter {other}, {why}")
     for each, layer in module.named_modules():
         if getattr(layer, "sparse", False) is True:
             raise BadInput(f"{name}: {each or 'the module'} has sparse gradients; build it with sparse=False")
