@@ -190,14 +190,13 @@ class Learner:
         for number in range(parts):
             piece = share(count, number, parts)
             weight = (piece.stop - piece.start) / count
-            ready = scaled(out, weight, on_ready, add=self._sum) if number == parts - 1 else None
+            last = number == parts - 1
+            ready = scaled(out, weight, on_ready if last else None, add=self._sum)
             part = Batch(batch.inputs[piece], batch.targets[piece])
             draws = self._draws(first, (place[0] + piece.start, place[1]))
             loss += weight * float(self.network.loss_and_gradient(theta, out, part, draws, ready))
-            for b in block_slices(slice(0, out.size), block_of(out)) if ready is None else ():
-                g, total = out[b], self._sum[b]
-                np.multiply(g, weight, out=g)
-                np.add(total, g, out=total)
+            if not last:
+                np.copyto(self._sum, out)
         return loss
 
     def _draws(self, first: Work, share: tuple[int, int] | None) -> Draws | None:
