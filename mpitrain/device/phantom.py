@@ -116,15 +116,6 @@ class Phantoms(Cpu):
     def to_device(self, vector: Array) -> Array:
         return PhantomVector(vector.size, vector.dtype)
 
-    def upload(self, to: Array, vector: Array, steady: bool = False) -> None:
-        pass
-
-    def download(self, vector: Array, to: Array) -> None:
-        pass
-
-    def host_like(self, vector: Array) -> Array:
-        return PhantomVector(vector.size, vector.dtype)
-
     def host_zeros(self, size: int, dtype: np.dtype) -> Array:
         return PhantomVector(size, dtype)
 
