@@ -72,7 +72,9 @@ class Network(Model):
         loss = self.loss.loss_and_gradient(outputs, batch.targets, self.workspace)
 
         def final(number: int) -> None:
-            self._add_decay(self.layers[number], views, gradient_views)
+            for p in self.layers[number].parameters if self.l2 else ():
+                if p.decay or self.l2_biases:
+                    self.workspace.kernel(add_scaled)(gradient_views[p.name], views[p.name], self.l2)
             if on_ready is not None:
                 on_ready(self.slices[number])
 
@@ -146,12 +148,6 @@ class Network(Model):
         if known is None or known[0] is not vector:
             known = self._views[role] = (vector, self.layout.views(vector))
         return known[1]
-
-    def _add_decay(self, layer: Layer, views: Views, gradient_views: Views) -> None:
-        if self.l2:
-            for p in layer.parameters:
-                if p.decay or self.l2_biases:
-                    self.workspace.kernel(add_scaled)(gradient_views[p.name], views[p.name], self.l2)
 
 
 def build(
