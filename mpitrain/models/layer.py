@@ -12,10 +12,10 @@ from types import ModuleType
 from typing import Annotated, Any, ClassVar, NamedTuple
 
 import msgspec
-import numpy as np
 
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, Parameter
+from mpitrain.models.model import Draws as Draws
 from mpitrain.models.workspace import Workspace, add_bias
 
 Views = dict[str, Array]
@@ -92,8 +92,6 @@ class Layer(ABC):
         self.input_shape: Shape = ()
         self.output_shape: Shape = ()
         self.workspace: Workspace
-        #: (index of the first example, size of the whole minibatch) if ranks share a minibatch.
-        self.share: tuple[int, int] | None = None
 
     def connect(self, input_shape: Shape, name: str = "", workspace: Workspace | None = None) -> Shape:
         """Set input shape, name and workspace.
@@ -113,7 +111,7 @@ class Layer(ABC):
         return input_shape
 
     @abstractmethod
-    def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
+    def forward(self, views: Views, x: Array, training: bool = False, draws: Draws | None = None) -> Array:
         """The output [n, *output_shape] for x [n, *input_shape], with the parameters in `views`."""
 
     @abstractmethod
@@ -175,7 +173,7 @@ class Activation(Layer):
         self.bias = None
         return input_shape
 
-    def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
+    def forward(self, views: Views, x: Array, training: bool = False, draws: Draws | None = None) -> Array:
         return self.apply(x, views[self.bias] if self.bias else None)
 
     def apply(self, x: Array, bias: Array | None = None) -> Array:

@@ -92,10 +92,8 @@ class Network(Model):
     ) -> Array:
         """The output of the first layers, `layers`, for inputs [n, *input_shape]; valid until the next forward pass."""
         x = inputs.reshape(len(inputs), *self.input_shape)
-        rng, share = draws or (None, None)
         for layer in layers:
-            layer.share = share
-            x = layer.forward(views, x, training, rng)
+            x = layer.forward(views, x, training, draws)
         return x
 
     def backward(

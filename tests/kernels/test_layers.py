@@ -13,6 +13,7 @@ from mpitrain.models.layers.dropout import DropoutOptions
 from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions
 from mpitrain.models.layers.max_pool import max_pool, max_unpool, place_type
 from mpitrain.models.losses import LOSSES
+from mpitrain.models.model import Draws
 from mpitrain.models.patches import add_patches
 from mpitrain.models.workspace import Workspace
 from mpitrain.sampling.rng import stream
@@ -195,7 +196,6 @@ def test_dropout(xp: Any, kernels: Kernels, before: int, shape: tuple[int, int],
     kernels.dropout(xp.asarray(x), y.device, scale.device, ours, 0.3, 1 / 0.7, share)
     layer = DropoutOptions(0.3).make()
     layer.connect(shape[1:])
-    layer.share = share
     expected_y, expected_scale = np.zeros_like(x), np.zeros_like(x)
     reference.dropout(x, expected_y, expected_scale, theirs, 0.3, 1 / 0.7, share)
     np.testing.assert_array_equal(scale.host(), expected_scale)
@@ -203,7 +203,7 @@ def test_dropout(xp: Any, kernels: Kernels, before: int, shape: tuple[int, int],
     assert ours.random(20, dtype=np.float32).tolist() == theirs.random(20, dtype=np.float32).tolist()
     again = stream(5, "dropout", 1)
     again.random(before, dtype=np.float32)
-    np.testing.assert_array_equal(layer.forward({}, x, True, again), expected_y)
+    np.testing.assert_array_equal(layer.forward({}, x, True, Draws(again, share)), expected_y)
 
 
 def test_dropout_wants_the_generator_of_the_streams(xp: Any, kernels: Kernels) -> None:

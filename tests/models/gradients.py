@@ -6,6 +6,7 @@ import numpy as np
 
 from mpitrain.flat import Array, Layout
 from mpitrain.models.layer import Layer, Shape
+from mpitrain.models.model import Draws
 
 STEP = 1e-6
 
@@ -42,7 +43,7 @@ def check_layer(layer: Layer, input_shape: Shape, n: int = 3) -> None:
     c = rng.standard_normal((n, *output_shape))
 
     def loss(x: Array, p: Array) -> float:
-        return float((layer.forward(layout.views(p), x.copy(), True, np.random.default_rng(9)) * c).sum())
+        return float((layer.forward(layout.views(p), x.copy(), True, Draws(np.random.default_rng(9))) * c).sum())
 
     loss(x, p)
     gradient = np.full_like(p, np.nan)

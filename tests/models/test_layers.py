@@ -14,6 +14,7 @@ from mpitrain.models.layers.local_response_norm import LocalResponseNormOptions 
 from mpitrain.models.layers.max_pool import MaxPoolOptions as MaxPool
 from mpitrain.models.layers.relu import ReluOptions as Relu
 from mpitrain.models.layers.sigmoid import SigmoidOptions as Sigmoid
+from mpitrain.models.model import Draws
 from mpitrain.models.workspace import Workspace
 
 from .gradients import check_layer
@@ -189,7 +190,7 @@ def test_dropout_keeps_the_mean_and_is_absent_in_evaluation() -> None:
     x = np.ones((200, 500), np.float32)
     layer = Dropout(0.25).make()
     layer.connect((500,))
-    y = layer.forward({}, x, True, np.random.default_rng(0))
+    y = layer.forward({}, x, True, Draws(np.random.default_rng(0)))
     assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.75)}
     assert abs(float((y == 0).mean()) - 0.25) < 0.01
     assert layer.forward({}, x, False) is x
@@ -203,8 +204,8 @@ def test_dropout_of_2012_scales_in_evaluation_alone() -> None:
     for rate in rates:
         layer, today = Dropout(rate, "evaluation").make(), Dropout(rate).make()
         layer.connect((500,)), today.connect((500,))
-        y = layer.forward({}, x, True, np.random.default_rng(0)).copy()
-        np.testing.assert_allclose(y, (1 - rate) * today.forward({}, x, True, np.random.default_rng(0)))
+        y = layer.forward({}, x, True, Draws(np.random.default_rng(0))).copy()
+        np.testing.assert_allclose(y, (1 - rate) * today.forward({}, x, True, Draws(np.random.default_rng(0))))
         np.testing.assert_array_equal(layer.forward({}, x, False), (1 - rate) * x)
         assert abs(float(y.mean()) - 3 * (1 - rate)) < 0.03 and np.all(x == 3.0)
 
@@ -212,7 +213,9 @@ def test_dropout_of_2012_scales_in_evaluation_alone() -> None:
 def test_dropout_drops_the_same_units_in_either_dtype() -> None:
     layer = Dropout(0.5).make()
     layer.connect((40,))
-    single, double = (layer.forward({}, np.ones((6, 40), t), True, np.random.default_rng(3)).copy() for t in "fd")
+    single, double = (
+        layer.forward({}, np.ones((6, 40), t), True, Draws(np.random.default_rng(3))).copy() for t in "fd"
+    )
     np.testing.assert_array_equal(single, double)
 
 

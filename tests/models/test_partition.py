@@ -13,6 +13,7 @@ from mpitrain.models.layers.dropout import DropoutShare, Scaled
 from mpitrain.models.layers.fully_connected import FullyConnectedOptions as FullyConnected
 from mpitrain.models.layers.relu import ReluOptions as Relu
 from mpitrain.models.losses import LOSSES
+from mpitrain.models.model import Draws
 from mpitrain.models.network import Network, build
 from mpitrain.models.partition import Partition, add_product, product, stages
 from mpitrain.models.workspace import Workspace
@@ -139,7 +140,7 @@ def test_shares_of_dropout_are_the_whole_layers(parts: int, scaled: Scaled) -> N
     """200 examples, so that draws come in several pieces."""
     net = network(FullyConnected(7), Relu(), Dropout(0.3, scaled), FullyConnected(3))
     (dropout,) = (layer for layer in net.layers if isinstance(layer, DropoutLayer))
-    whole = dropout.forward({}, np.ones((200, 7)), True, stream(5, "dropout"))
+    whole = dropout.forward({}, np.ones((200, 7)), True, Draws(stream(5, "dropout")))
     for part in range(parts):
         own = share(7, part, parts)
         dropped = DropoutShare(dropout, own, 7, Workspace())

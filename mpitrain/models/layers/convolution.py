@@ -3,12 +3,11 @@
 from collections.abc import Iterator, Mapping
 from types import ModuleType
 
-import numpy as np
-
 from mpitrain.flat import Array, blocks
 from mpitrain.keys import Count, Few, NotNegative
 from mpitrain.models.layer import DoesNotFit, Finite, LayerOptions, OnnxNode, Pixels, Shape, Tensor, Views, Weighted
 from mpitrain.models.layers import max_pool
+from mpitrain.models.model import Draws
 from mpitrain.models.patches import GroupProduct, PatchProduct, convolution
 from mpitrain.models.workspace import Patches, column_sums
 
@@ -78,7 +77,7 @@ class Convolution(Weighted, options=ConvolutionOptions):
             error.layer, error.key = self, "pool"
             raise
 
-    def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
+    def forward(self, views: Views, x: Array, training: bool = False, draws: Draws | None = None) -> Array:
         weights, bias = (views[p.name] for p in self.parameters)
         pool, self._x = self.pool, x
         y = self.buffer("y", (len(x), *self.output_shape), x)

@@ -9,7 +9,7 @@ import numpy as np
 
 from mpitrain.flat import Array, blocks
 from mpitrain.keys import Fraction
-from mpitrain.models.layer import Layer, LayerOptions, OnnxNode, Tensor, Views
+from mpitrain.models.layer import Draws, Layer, LayerOptions, OnnxNode, Tensor, Views
 from mpitrain.models.workspace import Workspace
 
 ROWS = 64  # examples drawn at a time: the draws stay in cache
@@ -42,16 +42,16 @@ class Dropout(Layer, options=DropoutOptions):
         #: The factors of the units that are kept in training, and of all units in evaluation.
         self.kept, self.evaluated = (1 / (1 - self.rate), 1.0) if options.scaled == "training" else (1.0, 1 - self.rate)
 
-    def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
+    def forward(self, views: Views, x: Array, training: bool = False, draws: Draws | None = None) -> Array:
         if self.rate == 0 or (not training and self.evaluated == 1):
             return x
         if not training:
             return np.multiply(x, self.evaluated, out=self.buffer("y", x.shape, x))
-        if rng is None:
+        if draws is None:
             raise ValueError("dropout needs a random stream while training")
         self._scale, y = self.buffer("scale", x.shape, x), self.buffer("y", x.shape, x)
         # Not in place: the previous activation needs its own output for the backward pass.
-        self.workspace.kernel(dropout)(x, y, self._scale, rng, self.rate, self.kept, self.share)
+        self.workspace.kernel(dropout)(x, y, self._scale, draws.rng, self.rate, self.kept, draws.share)
         return y
 
     def backward(self, views: Views, gradients: Views, dy: Array, need_dx: bool = True) -> Array | None:

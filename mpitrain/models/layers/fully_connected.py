@@ -8,7 +8,7 @@ import numpy as np
 
 from mpitrain.flat import Array, share
 from mpitrain.keys import Count, NotNegative
-from mpitrain.models.layer import DoesNotFit, Finite, LayerOptions, OnnxNode, Shape, Tensor, Views, Weighted
+from mpitrain.models.layer import DoesNotFit, Draws, Finite, LayerOptions, OnnxNode, Shape, Tensor, Views, Weighted
 from mpitrain.models.workspace import column_sums, matmul
 
 Blocks = list[tuple[slice, slice]]  #: the inputs and the units of each column
@@ -53,7 +53,7 @@ class FullyConnected(Weighted, options=FullyConnectedOptions):
         self.set_parameters((inputs // columns, self.units))
         return (self.units,)
 
-    def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
+    def forward(self, views: Views, x: Array, training: bool = False, draws: Draws | None = None) -> Array:
         weights, bias = (views[p.name] for p in self.parameters)
         product = self.workspace.kernel(matmul)
         self._x = x.reshape(len(x), -1)

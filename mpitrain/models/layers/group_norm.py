@@ -7,7 +7,7 @@ import numpy as np
 
 from mpitrain.flat import Array, Parameter
 from mpitrain.keys import Count, Positive
-from mpitrain.models.layer import DoesNotFit, Layer, LayerOptions, OnnxNode, Shape, Tensor, Views, with_gradient
+from mpitrain.models.layer import DoesNotFit, Draws, Layer, LayerOptions, OnnxNode, Shape, Tensor, Views, with_gradient
 from mpitrain.models.workspace import column_sums
 
 
@@ -34,7 +34,7 @@ class GroupNorm(Layer, options=GroupNormOptions):
         ]
         return input_shape
 
-    def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
+    def forward(self, views: Views, x: Array, training: bool = False, draws: Draws | None = None) -> Array:
         scale, bias = (views[p.name] for p in self.parameters)
         self._normal, y = self.buffer("normal", x.shape, x), self.buffer("y", x.shape, x)
         normal = self._in_groups(self._normal)

@@ -9,7 +9,7 @@ from numba import njit
 
 from mpitrain.flat import Array
 from mpitrain.keys import NotNegative
-from mpitrain.models.layer import DoesNotFit, Layer, LayerOptions, OnnxNode, Pixels, Shape, Tensor, Views
+from mpitrain.models.layer import DoesNotFit, Draws, Layer, LayerOptions, OnnxNode, Pixels, Shape, Tensor, Views
 from mpitrain.models.workspace import add_scaled
 
 
@@ -48,7 +48,7 @@ class LocalResponseNorm(Layer, options=LocalResponseNormOptions):
             raise DoesNotFit(self, "size", f"a window has at most {2 * most + 1} channels on this device")
         return input_shape
 
-    def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
+    def forward(self, views: Views, x: Array, training: bool = False, draws: Draws | None = None) -> Array:
         self._x, self._d = x, self.buffer("d", x.shape, x)
         y = self.buffer("y", x.shape, x)
         self.workspace.kernel(lrn_forward)(x, y, self._d, **self._window, offset=self.options.offset)

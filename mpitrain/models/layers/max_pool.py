@@ -7,7 +7,7 @@ import numpy as np
 from numba import njit
 
 from mpitrain.flat import Array
-from mpitrain.models.layer import DoesNotFit, Layer, LayerOptions, OnnxNode, Pixels, Shape, Tensor, Views
+from mpitrain.models.layer import DoesNotFit, Draws, Layer, LayerOptions, OnnxNode, Pixels, Shape, Tensor, Views
 
 
 class MaxPoolOptions(LayerOptions, frozen=True, tag_field="kind", tag="max-pool"):
@@ -33,7 +33,7 @@ class MaxPool(Layer, options=MaxPoolOptions):
             raise DoesNotFit(self, "size", why)
         return (height - self.size) // self.stride + 1, (width - self.size) // self.stride + 1, channels
 
-    def forward(self, views: Views, x: Array, training: bool = False, rng: np.random.Generator | None = None) -> Array:
+    def forward(self, views: Views, x: Array, training: bool = False, draws: Draws | None = None) -> Array:
         y = self.buffer("y", (len(x), *self.output_shape), x)
         self.pool(x, y, self.places(len(x)))
         return y
