@@ -20,6 +20,9 @@ CHUNK, GRID_Y = 512, 65535
 #: Rows of threads in a block, for images.
 ROWS = 8
 
+Arrays = tuple[Array, ...]
+Shape = tuple[int, ...]
+
 
 class Kernels(Launcher):
     """The kernels of one device, as functions. A `Workspace` finds those of layers by their names."""
@@ -204,14 +207,7 @@ class Kernels(Launcher):
         self._images("patches", "add_patches", out, (patches, out), out.shape[1:], pixels, *kernel, stride, pad)
 
     def _images(
-        self,
-        file: str,
-        kernel: str,
-        out: Array,
-        arrays: tuple[Array, ...],
-        image: tuple[int, ...],
-        pixels: tuple[int, ...],
-        *window: int,
+        self, file: str, kernel: str, out: Array, arrays: Arrays, image: Shape, pixels: Shape, *window: int
     ) -> None:
         """Launch with a row of threads for each pixel of `out`."""
         count = prod(out.shape[:3])
@@ -232,7 +228,7 @@ class Kernels(Launcher):
         """dx, which must not be dy, ← the gradient of `lrn_forward`, which computed d."""
         self._normalise("lrn_backward", (x, d, dy, dx), half, scale, power)
 
-    def _normalise(self, kernel: str, arrays: tuple[Array, ...], half: int, *scalars: float) -> None:
+    def _normalise(self, kernel: str, arrays: Arrays, half: int, *scalars: float) -> None:
         x, channels = arrays[0], arrays[0].shape[-1]
         half = min(half, channels - 1)
         if half > HALF_MAX:
