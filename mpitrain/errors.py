@@ -3,6 +3,7 @@
 import difflib
 import errno
 import sys
+import sysconfig
 import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -156,7 +157,8 @@ def blaming(name: object, what: str) -> Iterator[None]:
 
 
 def _is_library(path: str) -> bool:
-    return "site-packages" in path or f"{Path(__file__).parent}/" in path or path.startswith("<")
+    folders = Path(__file__).parent, sysconfig.get_path("stdlib")
+    return "site-packages" in path or path.startswith(("<", *(f"{folder}/" for folder in folders)))
 
 
 def library(module: str, need: str, extra: str) -> ModuleType:

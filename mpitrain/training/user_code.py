@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from mpitrain.config import Config
-from mpitrain.errors import BadInput, first_line
+from mpitrain.errors import BadInput, blaming
 from mpitrain.training import sources
 from mpitrain.training.sources import INSTALLED, OTHERS, Sources, execute
 
@@ -53,17 +53,12 @@ class Code(msgspec.Struct, frozen=True):
     def function(self) -> Callable[..., Any]:
         """The function, once the file or module has been executed. Raises BadInput naming the key."""
         source, called = self.name.source, self.name.called
-        try:
-            with chdir(os.curdir):  # the run folder and the data are named from here
-                if self.sources is not None and self.name.is_file:
-                    module = execute(self.sources)
-                else:
-                    module = importlib.import_module(source)
-        except BadInput:
-            raise
-        except (Exception, SystemExit) as error:
-            why = f"{type(error).__name__}: {first_line(error)}"
-            raise BadInput(f"{self.name}: cannot be imported: {why}") from error
+        # the run folder and the data are named from the present folder, whatever the code changes to
+        with blaming(self.name, "cannot be imported"), chdir(os.curdir):
+            if self.sources is not None and self.name.is_file:
+                module = execute(self.sources)
+            else:
+                module = importlib.import_module(source)
         found = getattr(module, called, None)
         if not callable(found):
             raise BadInput(f"{self.name}: there is no function {called} in {source}")
