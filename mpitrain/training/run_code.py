@@ -18,7 +18,7 @@ from pathlib import Path, PurePosixPath
 import msgspec
 
 from mpitrain.checkpoint import CONFIG
-from mpitrain.errors import BadInput, naming, reason, say
+from mpitrain.errors import BadInput, naming, say
 from mpitrain.files import read_whole
 from mpitrain.training import sources, user_code
 from mpitrain.training.sources import Sources
@@ -150,12 +150,9 @@ def read(folder: Path, key: str) -> ModelRecord | DataRecord | None:
     file."""
     path = folder / record_of(key)
     kind: type[ModelRecord | DataRecord] = DataRecord if key.startswith("data.") else ModelRecord
-    try:
+    with naming(path, OSError, ValueError, RecursionError), suppress(FileNotFoundError):
         return msgspec.convert(json.loads(read_whole(path, LARGEST)), kind)  # msgspec reads no infinite options
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError, RecursionError) as error:
-        raise BadInput(f"{path}: {reason(error)}") from error
+    return None
 
 
 def _require_own(run: RunFolder, names: Sequence[Name]) -> None:
