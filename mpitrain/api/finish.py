@@ -113,4 +113,4 @@ def _write_summary(session: Session, monitor: MasterMonitor, fields: Record, sai
     if session.saver is not None:
         with suppress(BadInput):
             session.saver.settle()  # the best model
-        monitor.checkpoints.tell()
+        monitor.tell_checkpoints()

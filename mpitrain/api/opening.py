@@ -20,7 +20,6 @@ from mpitrain.errors import some
 from mpitrain.files import Record, write_below
 from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.cadence import Cadence
-from mpitrain.monitoring.checkpoints import Checkpoints
 from mpitrain.monitoring.evaluation import Evaluation, Measuring, random_subset
 from mpitrain.monitoring.evaluations import Evaluations
 from mpitrain.monitoring.journal import FolderJournal
@@ -91,33 +90,19 @@ def _read(session: Session, source: DataSource, folder: Path) -> tuple[origin.Or
 def _monitor(session: Session, journal: FolderJournal, corpora: dict[str, Samples]) -> MasterMonitor:
     run, counters, transport = session.config.run, session.counters, session.transport
     cadence = Cadence(run.evaluate_every, run.checkpoint_every, run.checkpoint_samples, session.clock, journal.samples)
-    checkpoints = Checkpoints(
-        lambda: session.saver,
-        journal,
-        cadence,
-        counters,
-        transport.stopwatch,
-        session.witness,
-        session.command_to_resume,
-    )
 
     def now(loss: float | None) -> Moment:
         state = session.state
         rate = state.rate(session.schedule.at(state.trained).learning_rate)
         return Moment(state.trained, state.index, cadence.seconds, loss, rate)
 
-    monitor = MasterMonitor(cadence, counters, journal, checkpoints, now)
+    of_saves = (lambda: session.saver), transport.stopwatch, session.witness, session.command_to_resume
+    monitor = MasterMonitor(cadence, counters, journal, *of_saves, now)
     if corpora:
         monitor.evaluations = Evaluations(
-            _evaluation(session, corpora),
-            journal,
-            cadence,
-            counters,
-            transport,
-            session.stop,
-            now,
+            *(_evaluation(session, corpora), journal, cadence, counters, transport, session.stop, now),
             copies=CopyWriter(session.network.layout) if run.evaluate_late else None,
-            offer_best=partial(checkpoints.offer_best, of=_compared_on(corpora)) if run.checkpoint_best else None,
+            offer_best=partial(monitor.offer_best, of=_compared_on(corpora)) if run.checkpoint_best else None,
         )
     return monitor
 

@@ -16,7 +16,6 @@ from mpitrain.checkpoint.late import CopyWriter, Moment, delete, waiting
 from mpitrain.checkpoint.state import MasterNumbers, State, checked
 from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.cadence import Cadence
-from mpitrain.monitoring.checkpoints import Checkpoints
 from mpitrain.monitoring.evaluation import Results
 from mpitrain.monitoring.evaluations import Evaluations
 from mpitrain.monitoring.journal import FolderJournal
@@ -87,10 +86,10 @@ class Run:
         cadence = Cadence(config.run.evaluate_every, "auto", 0, lambda: self.now, 10)
         stop, told = self.session.stop, (cadence, self.counters)
         self.journal = FolderJournal(folder, lambda: folder, records, Progress("none", 1), 10, stop, lambda: None)
-        checkpoints = Checkpoints(lambda: self.saver, self.journal, *told, alone.stopwatch, Witness(), resume=str)
         copies = CopyWriter(network.layout) if config.run.evaluate_late else None
         self.evaluated = Evaluations(self.evaluation, self.journal, *told, transport, stop, self.moment, copies)
-        self.monitor = MasterMonitor(*told, self.journal, checkpoints, self.moment, self.evaluated)
+        of_saves = (lambda: self.saver), alone.stopwatch, Witness(), str
+        self.monitor = MasterMonitor(*told, self.journal, *of_saves, self.moment, self.evaluated)
         self.monitor.start()
 
     def moment(self, loss: float | None) -> Moment:
@@ -356,7 +355,7 @@ def test_checkpoints_of_the_same_samples_are_recorded_whole(run: Run) -> None:
         run.monitor.checkpoint(lambda: setattr(saver, "begun", saver.begun + 1))
         run.pass_time(1.0)
     saver.outcomes = lambda: [(Path("000000000010"), "")] * 2
-    run.monitor.checkpoints.tell()
+    run.monitor.tell_checkpoints()
     told = [record for record in run.records if record["event"] == "checkpoint"]
     assert [(each["samples"], each["step"], each["seconds"]) for each in told] == [(10, 1, 0.0), (10, 2, 1.0)]
 

@@ -50,7 +50,7 @@ def hold(moment):
         time.sleep(0.5)
 
 def saving(self, piece, **more):
-    if self.checkpoints.saver() is not None:
+    if self.saver() is not None:
         hold("before")
     save(self, piece, **more)
 
