@@ -29,7 +29,7 @@ from mpitrain import config as configuration
 from mpitrain.__main__ import main
 from mpitrain.device import CPU, Cpu
 from mpitrain.flat import Layout, Parameter
-from mpitrain.monitoring.figures import RankFigures
+from mpitrain.monitoring.counters import RankFigures
 from mpitrain.mpi.process import PROCESS
 from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.queue import Queue

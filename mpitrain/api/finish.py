@@ -5,8 +5,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from mpitrain.api.ending import doubts, ending, needs, next_commands
-from mpitrain.api.summary import closing_rows, said_before, sha256, summary_of
+from mpitrain.api.ending import closing_rows, doubts, ending, needs, next_commands, said_before, sha256, summary_of
 from mpitrain.checkpoint import last
 from mpitrain.errors import BadInput, named, say
 from mpitrain.files import Record, write_below

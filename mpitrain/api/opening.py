@@ -22,9 +22,8 @@ from mpitrain.monitoring import tensorboard
 from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.evaluation import Evaluation, Measuring, random_subset
 from mpitrain.monitoring.evaluations import Evaluations
-from mpitrain.monitoring.journal import FolderJournal
+from mpitrain.monitoring.journal import FolderJournal, Progress
 from mpitrain.monitoring.monitor import MasterMonitor
-from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Callback, Metrics, records_of
 from mpitrain.mpi import library
 from mpitrain.protocols.standby import idle_ranks
@@ -35,11 +34,7 @@ from mpitrain.training.parts import DataSource, Part, held_out, trained_on
 
 
 def open_run_folder(
-    session: Session,
-    source: DataSource,
-    lease: Lease | None,
-    resumed: Path | None,
-    callback: Callback | None,
+    session: Session, source: DataSource, lease: Lease | None, resumed: Path | None, callback: Callback | None
 ) -> MasterMonitor | None:
     """Rank 0's monitor, which evaluates on the source's held-out parts and calls `callback` with each record; None if
     there is no `lease`. On a resume, load the checkpoint. Bad input leaves the folder unchanged."""

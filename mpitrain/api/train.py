@@ -18,6 +18,7 @@ from mpitrain import __version__
 from mpitrain import config as configuration
 from mpitrain.api import warnings
 from mpitrain.api.computing import chosen
+from mpitrain.api.ending import sha256
 from mpitrain.api.failures import failures_recorded
 from mpitrain.api.finish import finish
 from mpitrain.api.folder import Reserved
@@ -26,11 +27,9 @@ from mpitrain.api.opening import open_run_folder
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.pretraining import pretrain
 from mpitrain.api.requirements import require_same_model
-from mpitrain.api.session import new_session
-from mpitrain.api.setup import Prepared, prepare
+from mpitrain.api.setup import Prepared, new_session, prepare
 from mpitrain.api.shared import callback_of, share_checkpoint, shared_code, shared_config, started_or_resumed
 from mpitrain.api.spares import beside_spares
-from mpitrain.api.summary import sha256
 from mpitrain.checkpoint import coordination
 from mpitrain.config import Config
 from mpitrain.models.design import to_lines

@@ -11,8 +11,18 @@ from pathlib import Path
 from typing import NamedTuple
 
 from mpitrain import config as configuration
-from mpitrain.api.launching import PROGRAM, Heard, Relay, launcher, on_ranks, start
-from mpitrain.api.nodes import Nodes, answering, nodes_of, on_nodes
+from mpitrain.api.launching import (
+    PROGRAM,
+    Heard,
+    Nodes,
+    Relay,
+    answering,
+    launcher,
+    nodes_of,
+    on_nodes,
+    on_ranks,
+    start,
+)
 from mpitrain.checkpoint import CONFIG, newest
 from mpitrain.checkpoint.files import MANIFEST, order
 from mpitrain.errors import BadInput, named, naming, say, some

@@ -15,8 +15,7 @@ from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.errors import BadInput, some
 from mpitrain.flat import Array
 from mpitrain.models.model import Model
-from mpitrain.monitoring.counters import Counters
-from mpitrain.monitoring.figures import RankFigures
+from mpitrain.monitoring.counters import Counters, RankFigures
 from mpitrain.monitoring.journal import Journal
 from mpitrain.monitoring.monitor import Monitor
 from mpitrain.mpi import Transport

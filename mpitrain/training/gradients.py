@@ -11,7 +11,7 @@ from mpitrain.data.sharing import ALONE, Orders, Sharing
 from mpitrain.device.cpu import CPU, Cpu
 from mpitrain.flat import Array, block_of, block_slices, share
 from mpitrain.models.model import Consumer, Draws, Model, Ready
-from mpitrain.monitoring.figures import RankFigures
+from mpitrain.monitoring.counters import RankFigures
 from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import stream

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.api.nodes import nodes_of, on_nodes
+from mpitrain.api.launching import nodes_of, on_nodes
 from mpitrain.cli.launch import UNBLOCKED
 
 #: A launcher that notes each start, and then does what a test wants: $1 is the number of ranks. `finish` is the end of
@@ -219,7 +219,7 @@ def test_a_node_that_answers_too_late_is_left_out(
     hosts: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From the first start on."""
-    monkeypatch.setattr("mpitrain.api.nodes.ANSWER", 1.0)
+    monkeypatch.setattr("mpitrain.api.launching.ANSWER", 1.0)
     assert hosts(0, "a:3,c:1") == ["a:3 3", "a:3 3"]
 
 

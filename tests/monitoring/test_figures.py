@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from mpitrain.errors import WireError
-from mpitrain.monitoring import figures
-from mpitrain.monitoring.figures import RankFigures
+from mpitrain.monitoring import counters
+from mpitrain.monitoring.counters import RankFigures
 from mpitrain.monitoring.records import Figure
 from mpitrain.mpi import Transport
 from mpitrain.protocols import PROTOCOLS
@@ -23,7 +23,7 @@ COMBINED = {"seconds": 9.0, "loss": 3.0, "highest": 5.0, "threshold": 3.0}
 
 def test_figures_of_ranks_are_combined_as_declared(monkeypatch: pytest.MonkeyPatch) -> None:
     """Since the last record, and over all; the newest of a rank that gave none since then stays."""
-    monkeypatch.setattr(figures, "FIGURES", {name: Figure(how) for name, how in HOWS.items()})  # type: ignore[arg-type]
+    monkeypatch.setattr(counters, "FIGURES", {name: Figure(how) for name, how in HOWS.items()})  # type: ignore[arg-type]
     master = RankFigures()
     for rank, value in GIVEN:
         worker = RankFigures()

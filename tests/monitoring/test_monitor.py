@@ -18,9 +18,8 @@ from mpitrain.flat import Layout, Parameter
 from mpitrain.monitoring.cadence import Cadence
 from mpitrain.monitoring.evaluation import Results
 from mpitrain.monitoring.evaluations import Evaluations
-from mpitrain.monitoring.journal import FolderJournal
+from mpitrain.monitoring.journal import FolderJournal, Progress
 from mpitrain.monitoring.monitor import MasterMonitor
-from mpitrain.monitoring.progress import Progress
 from mpitrain.monitoring.records import Metrics, by_part
 from mpitrain.mpi.witness import Witness
 from mpitrain.sampling.means import Losses

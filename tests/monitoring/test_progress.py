@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from mpitrain.monitoring.progress import Progress, seconds_text
+from mpitrain.monitoring.journal import Progress, seconds_text
 from mpitrain.monitoring.records import rate_text
 from mpitrain.report.html import show
 

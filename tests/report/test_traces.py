@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.report.traces import MOST, TraceEvent, TraceStretch, joined, window
+from mpitrain.report.timeline import MOST, TraceEvent, TraceStretch, joined, window
 
 from .folders import write_run
 

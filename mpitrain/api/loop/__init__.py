@@ -10,11 +10,10 @@ from msgspec.structs import replace
 
 from mpitrain.algorithms import ALGORITHMS
 from mpitrain.algorithms.interface import Algorithm
-from mpitrain.api.loop.attendance import Attendance
 from mpitrain.api.loop.averages import Attracted, Averages
 from mpitrain.api.loop.gradients import Gradients
 from mpitrain.api.loop.increments import Increments
-from mpitrain.api.loop.method import Method, TheirOptimizer
+from mpitrain.api.loop.method import Attendance, Method, TheirOptimizer
 from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.ranks import Ranks
 from mpitrain.api.loop.record import RunRecord

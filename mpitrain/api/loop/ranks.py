@@ -10,9 +10,8 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
-from mpitrain.api.loop.attendance import Attendance
 from mpitrain.api.loop.loader import Dealt, shared
-from mpitrain.api.loop.method import Method
+from mpitrain.api.loop.method import Attendance, Method
 from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.past import Clock
 from mpitrain.api.loop.record import RunRecord
