@@ -1,5 +1,6 @@
 """The run folder of a training: which one it is, reserved for this run before anything in it is looked at."""
 
+import json
 import shutil
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -11,7 +12,7 @@ from mpitrain.config import Config
 from mpitrain.errors import BadInput, naming
 from mpitrain.files import make_numbered, write_below
 from mpitrain.monitoring import trace
-from mpitrain.monitoring.records import Metrics, records_of
+from mpitrain.monitoring.records import records_of
 from mpitrain.mpi import Transport, order
 
 
@@ -80,8 +81,4 @@ def _clear(folder: Path) -> None:
             left.unlink(missing_ok=True)
         delete(folder / "checkpoints" / BEST)
     if metrics.exists():  # and not removed, as by it a report knows a run folder
-        write_below(folder, metrics.name, "")
-    if restarts:
-        records = Metrics(metrics)
-        for each in restarts:
-            records.write(**each)  # type: ignore[arg-type]  # an event and its fields
+        write_below(folder, metrics.name, "".join(f"{json.dumps(each)}\n" for each in restarts))

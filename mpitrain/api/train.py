@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
 from pathlib import Path
 
 import numpy as np
@@ -19,22 +20,21 @@ from mpitrain import config as configuration
 from mpitrain.api import warnings
 from mpitrain.api.computing import chosen
 from mpitrain.api.ending import sha256
-from mpitrain.api.failures import failures_recorded
-from mpitrain.api.finish import finish
+from mpitrain.api.finish import failures_recorded, finish
 from mpitrain.api.folder import Reserved
 from mpitrain.api.going_on import introduce, prepare_for_loss
 from mpitrain.api.opening import open_run_folder
 from mpitrain.api.options import TrainOptions
-from mpitrain.api.pretraining import pretrain
 from mpitrain.api.requirements import require_same_model
 from mpitrain.api.setup import Prepared, new_session, prepare
 from mpitrain.api.shared import callback_of, share_checkpoint, shared_code, shared_config, started_or_resumed
 from mpitrain.api.spares import beside_spares
 from mpitrain.checkpoint import coordination
-from mpitrain.config import Config
+from mpitrain.config import Config, Pretraining
 from mpitrain.models.design import to_lines
-from mpitrain.models.network import warm
+from mpitrain.models.network import network_of_layers, warm
 from mpitrain.monitoring import trace
+from mpitrain.monitoring.evaluation import random_subset
 from mpitrain.monitoring.monitor import MasterMonitor
 from mpitrain.mpi import Transport, library
 from mpitrain.mpi.agreement import agreed, ending_together
@@ -42,11 +42,12 @@ from mpitrain.mpi.recording import recorder as event_recorder
 from mpitrain.mpi.witness import Witness
 from mpitrain.mpi.witnessed import WitnessedStop
 from mpitrain.protocols import PREPARATIONS, PROTOCOLS
-from mpitrain.protocols.messages import Over
+from mpitrain.protocols.messages import TO_FIRST, Over
 from mpitrain.protocols.standby import dismiss, idle_ranks, stand_by
 from mpitrain.signals import Stop
-from mpitrain.training.context import Session
+from mpitrain.training.context import Session, fresh
 from mpitrain.training.inputs import design_of
+from mpitrain.training.pretraining import PretrainingTask, steps
 
 Told = Callable[[Path], None]  #: called with the run folder
 
@@ -193,3 +194,52 @@ def _compile(transport: Transport, config: Config, prepared: Prepared) -> None:
                 transport.runtime.once("the compilation", once)
         if leaders:
             transport.local_barrier("the compilation")
+
+
+def pretrain(session: Session) -> None:
+    """Pre-train the initial weights of a fresh session as its configuration says. Collective.
+
+    The other ranks wait as long as the first one sends heartbeats. A stop request ends the pre-training and then the
+    training, without a checkpoint, since a run cannot be resumed from incompletely pre-trained weights.
+    """
+    options, transport, theta = session.config.pretraining, session.transport, session.state.theta
+    if options.method == "none":
+        return
+    first = transport.members[0]
+    if transport.rank == first:
+        complete = _work(session, options)
+    else:
+        complete = stand_by(session, first, f"the pre-training by rank {first}").complete
+    if not complete:
+        session.saver = None
+    transport.broadcast_array(theta, "the pre-trained weights", first)
+    transport.flush()
+    session.state = fresh(session.config.algorithm, theta, session.state.queue)
+
+
+def _work(session: Session, options: Pretraining) -> bool:
+    """Pre-train on rank 0; returns whether the pre-training was completed."""
+    corpus, seed = session.learner.corpus, session.config.training.seed
+    if options.samples:
+        corpus = random_subset(corpus, options.samples, seed)
+    device, theta = session.device, session.device.to_device(session.state.theta)
+    network = network_of_layers(session.network, "layers", "pretraining.method")
+    task = PretrainingTask(network, corpus, theta, options, seed, device, session.config.run.deadline)
+    for (layer, layers), same_layer in groupby(steps(task), lambda step: (step.layer, step.layers)):
+        began, loss, samples = session.clock(), 0.0, 0
+        for step in same_layer:
+            loss, samples = loss + step.loss * step.samples, samples + step.samples
+            session.transport.heartbeat()
+            session.stop.flag |= TO_FIRST.poll(session.transport) is not None
+            if session.stop.flag:
+                break
+        if session.stop.flag:
+            session.journal.progress.line(f"pre-training of layer {layer} of {layers} stopped; its result is discarded")
+            break
+        mean, seconds = loss / samples, session.clock() - began  # over all minibatches of the layer
+        session.journal.progress.line(f"pre-trained layer {layer} of {layers}: loss {mean:.4f}, {seconds:.1f} s")
+        session.journal.write("pretraining", layer=layer, layers=layers, loss=mean, seconds=seconds)
+    if theta is not session.state.theta:
+        device.download(theta, session.state.theta)
+    dismiss(session, session.transport.members[1:], Over(not session.stop.flag))
+    return not session.stop.flag

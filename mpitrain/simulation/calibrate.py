@@ -84,9 +84,8 @@ def _calibrate(transport: Transport, given: argparse.Namespace) -> int:
         "cores_per_node": together,
         "gradient": {"seconds": _short(start), "seconds_per_sample": _short(slope), "spread": factors},
         **{
-            kind: {"seconds_per_sample" if kind == "evaluation" else "seconds_per_byte": _short(seconds)}
+            kind: {key: _short(np.mean([each[kind][key] for each in work])) for key in work[0][kind]}
             for kind in work[0]
-            for seconds in [float(np.mean([each[kind] for each in work]))]
         },
         "within_node": _connection(inside or told or USUAL),
         "between_nodes": _connection(told or inside or USUAL),
@@ -183,7 +182,7 @@ def _in_turns(sizes: Sequence[int], samples: int) -> Iterator[Work]:
         start += size
 
 
-def _work(config: Config, corpus: Part, network: Model) -> dict[str, float]:
+def _work(config: Config, corpus: Part, network: Model) -> dict[str, dict[str, float]]:
     """Seconds for a byte of an update, of a pass that copies or checks, of a pass that chooses entries, and of the
     entries themselves; and for a sample of an evaluation. The keys are those of a cluster's file."""
     theta = network.initial(config.training.seed, config.training.dtype)
@@ -205,11 +204,11 @@ def _work(config: Config, corpus: Part, network: Model) -> dict[str, float]:
     batch = corpus.gather(np.arange(count), corpus.form.room(count, theta.dtype))
     delta, entries = _sparse(theta[: CACHES // theta.itemsize])
     return {
-        "update": _median(updates) / theta.nbytes,
-        "copy": _median(passes) / theta.nbytes / 2,
-        "delta": delta,
-        "entries": entries,
-        "evaluation": _median(lambda: network.evaluate(theta, batch)) / count,
+        "update": {"seconds_per_byte": _median(updates) / theta.nbytes},
+        "copy": {"seconds_per_byte": _median(passes) / theta.nbytes / 2},
+        "delta": {"seconds_per_byte": delta},
+        "entries": {"seconds_per_byte": entries},
+        "evaluation": {"seconds_per_sample": _median(lambda: network.evaluate(theta, batch)) / count},
     }
 
 
@@ -271,5 +270,5 @@ def _connection(measured: Link) -> dict[str, float]:
     return {"latency": _short(measured.latency), "bandwidth": _short(measured.bandwidth)}
 
 
-def _short(number: float) -> float:
+def _short(number: float | np.floating) -> float:
     return float(f"{number:.4g}")

@@ -14,14 +14,13 @@ import numpy as np
 
 from mpitrain.config import read_toml, readable
 from mpitrain.errors import BadInput
-from mpitrain.keys import Count, Section
+from mpitrain.keys import Count, Number, Section
 from mpitrain.models.model import Model
 from mpitrain.mpi.links import Link, Seconds
 from mpitrain.sampling.rng import stream
-from mpitrain.simulation.network import ClusterNetwork
+from mpitrain.simulation.messages import ClusterNetwork
 
 Factor = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
-Number = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class GradientCost(Section, frozen=True):
@@ -58,13 +57,13 @@ class MeasuredNetwork(Section, frozen=True):
 class PerByte(Section, frozen=True):
     """How long one kind of work takes for each byte, on a core that no other rank uses."""
 
-    seconds_per_byte: Annotated[float, msgspec.Meta(ge=0, le=1.0)] = 0.0
+    seconds: Annotated[float, msgspec.Meta(ge=0, le=1.0)] = msgspec.field(default=0.0, name="seconds_per_byte")
 
 
 class PerSample(Section, frozen=True):
     """Seconds of work on each sample, on a core of its own."""
 
-    seconds_per_sample: Seconds = 0.0
+    seconds: Seconds = msgspec.field(default=0.0, name="seconds_per_sample")
 
 
 class Slow(Section, frozen=True):
@@ -132,15 +131,9 @@ class Cluster(Section, frozen=True):
 
     def work(self, rank: int, kind: str, amount: float) -> float:
         """The seconds that this amount of a kind of work takes a rank."""
-        each = {
-            "update": self.update.seconds_per_byte,
-            "copy": self.copy.seconds_per_byte,
-            "check": self.copy.seconds_per_byte,
-            "delta": self.delta.seconds_per_byte or self.update.seconds_per_byte,
-            "entries": self.entries.seconds_per_byte,
-            "evaluation": self.evaluation.seconds_per_sample,
-        }
-        return each[kind] * amount * self._slowed(rank)
+        like = {"check": "copy"} if self.delta.seconds else {"check": "copy", "delta": "update"}
+        cost: PerByte | PerSample = getattr(self, like.get(kind, kind))
+        return cost.seconds * amount * self._slowed(rank)
 
     def scale(self, model: Model, path: Path) -> tuple[float, str]:
         """How many times as long a sample takes with this model as with the file's network, and a line that says so.

@@ -7,7 +7,7 @@ Sums are added in the order of MPICH's recursive doubling: ranks beyond the grea
 neighbour, then pairs of neighbours, then pairs of pairs. So their bits are those of MPICH on as many ranks.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,8 +17,7 @@ import numpy as np
 from mpitrain.flat import Array
 from mpitrain.mpi.collectives import reduced
 from mpitrain.mpi.launcher import MPI
-from mpitrain.simulation.messages import SimulatedRequest
-from mpitrain.simulation.network import Wires
+from mpitrain.simulation.messages import SimulatedRequest, Wires
 from mpitrain.simulation.rounds import Round
 
 NOBODY = -1
@@ -37,10 +36,11 @@ class MessageStep(NamedTuple):
 Steps = Sequence[Sequence[MessageStep]]
 
 
-def steps_of(rounds: Iterable[Round], ranks: int) -> Steps:
+@lru_cache(maxsize=KEPT)
+def steps_of(what: Callable[..., Iterator[Round]], *arguments: object, nodes: tuple[int, ...], nbytes: int) -> Steps:
     """The steps of each rank, without the rounds in which it has nothing to do."""
-    steps: list[list[MessageStep]] = [[] for _ in range(ranks)]
-    for number, messages in enumerate(rounds):
+    steps: list[list[MessageStep]] = [[] for _ in nodes]
+    for number, messages in enumerate(what(*arguments, nodes, nbytes)):
         sends = {source: (target, nbytes) for source, target, nbytes in messages}
         takes = {target for _, target, _ in messages}
         for rank in sorted(sends.keys() | takes):
@@ -65,11 +65,6 @@ class CollectivePart:
     request: SimulatedRequest
 
 
-@lru_cache(maxsize=KEPT)
-def _steps(what: Callable[..., Iterator[Round]], *arguments: object, nodes: tuple[int, ...], nbytes: int) -> Steps:
-    return steps_of(what(*arguments, nodes, nbytes), len(nodes))
-
-
 @dataclass(frozen=True)
 class Collective:
     """One collective of a communicator: a call of each of its ranks, whose `parts` are here once they have come.
@@ -91,11 +86,7 @@ class Collective:
             max(part.give.nbytes if part.give is not None else 0, sum(each.nbytes for each in part.take))
             for part in self.parts.values()
         )
-        return _steps(self.rounds, *self.arguments, nodes=nodes, nbytes=nbytes)
-
-    def end(self, rank: int) -> None:
-        """Complete the request of one rank, for which the collective has ended."""
-        self.parts[rank].request.complete()
+        return steps_of(self.rounds, *self.arguments, nodes=nodes, nbytes=nbytes)
 
 
 def nothing(parts: list[CollectivePart]) -> None:
@@ -135,11 +126,11 @@ def gather(parts: list[CollectivePart], counts: Sequence[int]) -> None:
 
 class Course:
     """One collective in progress. It needs no turns of the ranks, only one event for all steps that begin at the same
-    time. `ended(place)` is called when a rank's last step is done."""
+    time. A rank's request is completed when its last step is done."""
 
-    def __init__(self, wires: Wires, members: Sequence[int], steps: Steps, ended: Callable[[int], None]) -> None:
-        self._scheduler, self._wires, self._members, self._ended = wires.scheduler, wires, members, ended
-        self._left = [iter(each) for each in steps]
+    def __init__(self, wires: Wires, members: Sequence[int], nodes: tuple[int, ...], collective: Collective) -> None:
+        self._scheduler, self._wires, self._members, self._parts = wires.scheduler, wires, members, collective.parts
+        self._left = [iter(each) for each in collective.steps(nodes)]
         self._came: dict[tuple[int, int], float] = {}  # by round and place: when a message will be there
         self._waits: dict[tuple[int, int], float] = {}  # by round and place: until when it sends itself
         self._begins: dict[float, list[int]] = {}
@@ -158,7 +149,7 @@ class Course:
         for place in self._begins.pop(time):
             step = next(self._left[place], None)
             if step is None:
-                self._ended(place)
+                self._parts[place].request.complete()
             else:
                 self._take(step, place, self._send(step, place) if step.to != NOBODY else time)
 

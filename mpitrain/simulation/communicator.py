@@ -15,12 +15,12 @@ from mpitrain.simulation.messages import (
     SentMessage,
     SimulatedMatched,
     SimulatedRequest,
+    Wires,
     counted,
     flat,
     given,
     raw,
 )
-from mpitrain.simulation.network import Wires
 
 PATIENCE = 60.0  # seconds of a wait within a call, after which it begins anew
 
@@ -46,7 +46,7 @@ class Group:
         collective.parts[rank] = part
         if len(collective.parts) == len(self.members):
             del self.collectives[number]
-            Course(self.wires, self.members, collective.steps(self._nodes), collective.end)
+            Course(self.wires, self.members, self._nodes, collective)
 
     def made(self, number: int, key: object, members: Sequence[int]) -> "Group":
         """The group that the ranks' call `number` makes of the `members`, which have the same key."""

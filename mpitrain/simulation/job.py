@@ -13,7 +13,7 @@ from mpitrain.mpi import communicator as interface
 from mpitrain.mpi.process import PROCESS
 from mpitrain.mpi.watchdog import outlasted
 from mpitrain.simulation.communicator import Group, SimulatedCommunicator
-from mpitrain.simulation.network import ClusterNetwork, Wires
+from mpitrain.simulation.messages import ClusterNetwork, Wires
 from mpitrain.simulation.scheduler import Cores, Late, Scheduler
 from mpitrain.simulation.windows import SimulatedWindow
 

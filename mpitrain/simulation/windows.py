@@ -1,5 +1,6 @@
 """Windows of simulated ranks: memory that the others read, add to and swap words of without their help."""
 
+from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
@@ -21,7 +22,7 @@ class SimulatedWindow:
     def __init__(self, size: int, communicator: SimulatedCommunicator) -> None:
         self._memories, self._communicator = communicator.shared(), communicator
         self._memories[communicator.rank] = np.zeros(size, dtype=np.uint8)
-        self._under_way: list[tuple[int, SimulatedRequest]] = []
+        self._under_way = defaultdict[int, list[SimulatedRequest]](list)  # by rank
         sizes = np.zeros(communicator.size, dtype=np.int64)
         communicator.finish(communicator.Iallgather(np.array([size], dtype=np.int64), sizes), "the others' windows")
 
@@ -66,13 +67,11 @@ class SimulatedWindow:
         self._start(rank, origin.nbytes, swap)
 
     def Flush(self, rank: int, /) -> None:
-        for target, request in self._under_way:
-            if target == rank:
-                self._communicator.finish(request, f"one-sided operations on rank {rank}")
-        self._under_way = [(target, request) for target, request in self._under_way if not request.done]
+        for request in self._under_way.pop(rank, ()):
+            self._communicator.finish(request, f"one-sided operations on rank {rank}")
 
     def Flush_all(self) -> None:
-        for rank in sorted({target for target, _ in self._under_way}):
+        for rank in sorted(self._under_way):
             self.Flush(rank)
 
     def _target(self, rank: int, target: TargetSpec, nbytes: int) -> Array:
@@ -85,6 +84,5 @@ class SimulatedWindow:
 
     def _start(self, rank: int, nbytes: int, effect: Callable[[], object], fetches: bool = False) -> SimulatedRequest:
         request = self._communicator.later(nbytes, rank, effect, fetches)
-        self._under_way = [each for each in self._under_way if not each[1].done]
-        self._under_way.append((rank, request))
+        self._under_way[rank] = [*(each for each in self._under_way[rank] if not each.done), request]
         return request

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from mpitrain.api.failures import failures_recorded
+from mpitrain.api.finish import failures_recorded
 from mpitrain.checkpoint.lease import Lease, token_of
 from mpitrain.errors import TrainingFailed
 

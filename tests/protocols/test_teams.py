@@ -25,7 +25,7 @@ from mpitrain.sampling.batch import Batch
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
 from mpitrain.simulation.job import Job
-from mpitrain.simulation.network import ClusterNetwork, Link
+from mpitrain.simulation.messages import ClusterNetwork, Link
 from mpitrain.training.context import divide
 from mpitrain.training.gradients import Learner
 from tests.faults import Fault, program

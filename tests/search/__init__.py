@@ -55,7 +55,7 @@ from mpitrain.protocols.server.versioned import Memory, Versioned
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import STOPPED, Stop
 from mpitrain.simulation.job import Aborted, Job
-from mpitrain.simulation.network import ClusterNetwork, Link
+from mpitrain.simulation.messages import ClusterNetwork, Link
 from mpitrain.simulation.scheduler import Deadlock
 from mpitrain.training.gradients import Learner
 from tests.leftovers import left_behind

@@ -33,7 +33,7 @@ from mpitrain.cli.train import outlasting
 from mpitrain.flat import Array
 from mpitrain.signals import Stop
 from mpitrain.simulation.job import Aborted
-from mpitrain.simulation.network import ClusterNetwork, Link
+from mpitrain.simulation.messages import ClusterNetwork, Link
 
 from . import checkpoints, in_pieces
 from .losses import ABOUT, ANY, COMMON, DEADLINE, LARGEST, ONCE, RATE, SINGLE, Case, case

@@ -8,7 +8,7 @@ import pytest
 from mpitrain.mpi import Transport
 from mpitrain.mpi.communicator import Communicator, Request
 from mpitrain.simulation.job import Job
-from mpitrain.simulation.network import ClusterNetwork, Link
+from mpitrain.simulation.messages import ClusterNetwork, Link
 from tests.leftovers import left_behind
 
 SLOW = ClusterNetwork(Link(1e-3, 1e6), within=Link(0.0, 1e7))

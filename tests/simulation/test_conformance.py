@@ -13,7 +13,7 @@ from mpitrain.mpi import Transport
 from mpitrain.mpi.team import Team
 from mpitrain.mpi.windows import Segments
 from mpitrain.simulation.job import Job
-from mpitrain.simulation.network import ClusterNetwork
+from mpitrain.simulation.messages import ClusterNetwork
 from tests.leftovers import left_behind
 
 RANKS, TAG = 4, 9

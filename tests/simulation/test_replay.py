@@ -25,7 +25,7 @@ from mpitrain.mpi.recording import EventRecorder
 from mpitrain.mpi.tags import Tag
 from mpitrain.signals import STOPPED, Stop
 from mpitrain.simulation.job import Job
-from mpitrain.simulation.network import ClusterNetwork
+from mpitrain.simulation.messages import ClusterNetwork
 
 HEADER = LogHeader("a run", 1, 2, [0, 0], 1, 3, "a machine", "")
 KEYS = ("run.record_order=true", "run.device=cpu", "run.progress=none", "training.epochs=1", "run.evaluate_every=0.4")

@@ -7,7 +7,7 @@ import pytest
 
 from mpitrain.mpi import Transport
 from mpitrain.simulation.job import Aborted, Job
-from mpitrain.simulation.network import ClusterNetwork, Link
+from mpitrain.simulation.messages import ClusterNetwork, Link
 from mpitrain.simulation.scheduler import Deadlock, Scheduler
 from tests.leftovers import left_behind
 

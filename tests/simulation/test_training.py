@@ -20,7 +20,7 @@ from mpitrain.protocols.model_averaging import AveragingStepper
 from mpitrain.sampling.queue import Work
 from mpitrain.signals import Stop
 from mpitrain.simulation.job import Job
-from mpitrain.simulation.network import ClusterNetwork, Link
+from mpitrain.simulation.messages import ClusterNetwork, Link
 from mpitrain.training.gradients import Learner
 from tests.leftovers import left_behind
 

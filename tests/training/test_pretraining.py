@@ -172,7 +172,7 @@ def test_a_run_starts_from_the_pretrained_weights(launch: Callable[..., Any], tm
 
 def test_a_signal_to_any_rank_ends_it(launch: Callable[..., Any], tmp_path: Path) -> None:
     """In the middle of a layer, of which nothing is told; there is no checkpoint, and none is promised."""
-    told = program(Fault("mpitrain.api.pretraining.stand_by", ["stop"], rank=1))
+    told = program(Fault("mpitrain.api.train.stand_by", ["stop"], rank=1))
     keys = (
         "model.preset=zhang2013-dnn",
         "model.width=0.02",

@@ -202,12 +202,9 @@ class Ranks:
         self._require_own_parameters("optimizer.step")  # else the step would be undone
         self._method.before_step()
 
-    def _require_open(self, call: str) -> None:
+    def _require_own_parameters(self, call: str) -> None:
         if Ranks._open is not self:
             raise BadInput(f"{call}: outside of its with block, where the ranks train")
-
-    def _require_own_parameters(self, call: str) -> None:
-        self._require_open(call)
         if self._shows:
             raise BadInput(f"{call}: within ranks.model(), where the module has other parameters than this rank's")
 

@@ -17,13 +17,11 @@ from mpitrain.monitoring.records import Metrics, summary_text
 from mpitrain.mpi import Transport, library
 
 #: Keys that records have by themselves, and keys that a report does not read as numbers: not for the user's numbers.
-OWN = frozenset(
-    (
-        *("event", "step", "samples", "seconds", "epoch", "algorithm", "ranks", "workers", "mpi", "resumed", "version"),
-        *("samples_per_second", "bytes_sent", "bytes_received", "messages_sent", "parameters_sha256", "exit_reason"),
-        *("time", "merit", "staleness_histogram", "bytes_by_kind", "silent", "lost_ranks"),
-    )
-)
+OWN = {
+    *("event", "step", "samples", "seconds", "epoch", "algorithm", "ranks", "workers", "mpi", "resumed", "version"),
+    *("samples_per_second", "bytes_sent", "bytes_received", "messages_sent", "parameters_sha256", "exit_reason"),
+    *("time", "merit", "staleness_histogram", "bytes_by_kind", "silent", "lost_ranks"),
+}
 
 
 class RunRecord(ExitStack):
