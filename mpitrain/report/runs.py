@@ -142,8 +142,8 @@ def read_config(path: Path) -> Record:
         config = flat(parse_toml(path, read_text(path)))
     for key, value in config.items():
         try:
-            str(value)
-        except ValueError:  # Python does not print integers of more than 4300 digits
+            f"{value:g}" if isinstance(value, int) else str(value)
+        except (ValueError, OverflowError):  # Python prints no integers of more than 4300 digits, nor as large floats
             raise BadInput(f"{path}: {key}: expected a number of 64 bits, found a huge one") from None
     return config
 

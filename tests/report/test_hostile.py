@@ -174,7 +174,9 @@ def test_wrong_values_of_records_are_left_out_and_told(tmp_path: Path) -> None:
     assert "metrics.jsonl: seconds = &quot;x&quot;: expected a number, and 1 more" in (run / "report.html").read_text()
 
 
-@pytest.mark.parametrize("text", ["a = " + "[" * 100_000, "a = 0x" + "f" * 5000, f"a = 1{'0' * 5000}"])
+@pytest.mark.parametrize(
+    "text", ["a = " + "[" * 100_000, "a = 0x" + "f" * 5000, f"a = 1{'0' * 5000}", f"training.minibatch = 1{'0' * 400}"]
+)
 def test_a_configuration_that_python_cannot_hold_is_a_line(
     text: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
