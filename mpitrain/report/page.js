@@ -82,9 +82,9 @@
       this.whole.addEventListener("click", () => { this.zoom(null); this.frame.focus({ preventScroll: true }); });
       figure.querySelector(".save").addEventListener("click", () => save(this));
       this.frame.tabIndex = 0;
-      const place = (event) => this.inside(event.clientX - this.frame.getBoundingClientRect().left);
+      const place = (event) => event.clientX - this.frame.getBoundingClientRect().left;
       const acts = {
-        pointermove: (event) => { this.point(place(event)); this.drag(); },
+        pointermove: (event) => this.point(place(event)),
         pointerdown: (event) => {
           this.point(place(event));
           if (event.pointerType === "touch" || event.button !== 0) return;  // a finger reads values and scrolls
@@ -122,13 +122,10 @@
       this.y = scaleOf(seen.length ? seen : all.map((p) => p[1]), this.log, height - edge.bottom, edge.top);
       this.whole.hidden = !range;
       this.axes(svg, width, height);
-      const place = range ? this.part(svg, width, height) : svg;
+      const [w, h] = [width - edge.left - edge.right, height - edge.bottom + 1];  // a part cuts off what lies beside the range
+      const part = { class: "part", x: edge.left, y: 0, width: w, height: h, viewBox: `${edge.left} 0 ${w} ${h}` };
+      const place = range ? element("svg", part, svg) : svg;
       for (const curve of this.curves) this.curve(place, curve, height);
-    }
-
-    part(svg, width, height) {  // cuts off what lies beside the range
-      const left = edge.left, box = [left, 0, width - left - edge.right, height - edge.bottom + 1];
-      return element("svg", { class: "part", x: left, y: 0, width: box[2], height: box[3], viewBox: box.join(" ") }, svg);
     }
 
     axes(svg, width, height) {
@@ -180,14 +177,14 @@
     point(px) {
       if (!this.curves.length) return;
       this.leave();
-      const width = this.frame.clientWidth;
-      this.at = this.inside(px);
+      const width = this.frame.clientWidth, base = this.frame.clientHeight - edge.bottom;
+      this.at = Math.max(edge.left, Math.min(px, width - edge.right));
       const shown = this.curves.map((c) => ({ run: c.run, points: within(c.points, this.x) })).filter((c) => c.points.length);
       const reached = shown.map((c) => ({ run: c.run, point: nearest(c.points, (p) => Math.abs(this.x.place(p[0]) - this.at)) }))
         .filter(({ point }) => Math.abs(this.x.place(point[0]) - this.at) < 40)
         .sort((a, b) => b.point[1] - a.point[1]);
       this.marks = element("g", {}, this.svg);
-      element("path", { class: "cursor", d: `M${this.at} ${edge.top}V${this.frame.clientHeight - edge.bottom}` }, this.marks);
+      element("path", { class: "cursor", d: `M${this.at} ${edge.top}V${base}` }, this.marks);
       for (const { run, point } of reached)
         element("circle", { class: `dot s${run % 18}`, cx: this.x.place(point[0]), cy: this.y.place(point[1]), r: 4 }, this.marks);
       this.tip = document.createElement("div");
@@ -197,6 +194,9 @@
       const right = this.at < width / 2;
       this.tip.style[right ? "left" : "right"] = `${right ? this.at + 12 : width - this.at + 12}px`;
       this.frame.append(this.tip);
+      if (this.from === undefined) return;
+      const [from, to] = [this.from, this.at].sort((a, b) => a - b);
+      element("rect", { class: "chosen", x: from, y: edge.top, width: to - from, height: base - edge.top }, this.marks);
     }
 
     list(reached) {
@@ -228,18 +228,9 @@
 
     // ---- zoom: all plots against the same axis show the same part of it
 
-    inside(px) { return Math.max(edge.left, Math.min(px, this.frame.clientWidth - edge.right)); }
-
     value(px) {
       const fraction = (px - edge.left) / (this.frame.clientWidth - edge.left - edge.right);
       return this.x.low + fraction * (this.x.high - this.x.low);
-    }
-
-    drag() {
-      if (this.from === undefined || !this.marks) return;
-      const [left, right] = [this.from, this.at].sort((a, b) => a - b);
-      const height = this.frame.clientHeight - edge.top - edge.bottom;
-      element("rect", { class: "chosen", x: left, y: edge.top, width: right - left, height }, this.marks);
     }
 
     drop() {
