@@ -75,6 +75,12 @@ class StoredRun:
         return found
 
     @property
+    def speed(self) -> float | None:
+        """Samples a second of the whole run; `samples_per_second` in a summary is the speed since the last resume."""
+        samples, seconds = (finite(self.results, key) for key in ("samples", "seconds"))
+        return samples / seconds if samples and seconds else None
+
+    @property
     def samples_of_epoch(self) -> float:
         """The number of samples of the training part; 1 if it does not follow from any record."""
         for record in self.events("train", "evaluate"):

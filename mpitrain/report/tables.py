@@ -59,9 +59,7 @@ def results(runs: list[StoredRun]) -> Html:
 def results_of(run: StoredRun) -> Record:
     """The run's configuration and results, with the number of epochs trained."""
     last = (run.by_samples("train", "evaluate") or [{}])[-1]
-    samples, seconds = finite(last, "samples"), finite(last, "seconds")
-    speed = samples / seconds if samples and seconds else None
-    return {"epoch": last.get("epoch", 0), "samples_per_second": speed, **run.config, **run.results}
+    return {"epoch": last.get("epoch", 0), "samples_per_second": run.speed, **run.config, **run.results}
 
 
 def differences(runs: list[StoredRun]) -> list[tuple[str, list[object]]]:

@@ -97,8 +97,8 @@ def rows(elements: list[Element], targets: list[float], test_set: str, baseline:
         runs = [run for run in of_seeds if run]
         for run in runs:
             require_tested(run, test_set)
-        results = [run.results if run else {} for run in of_seeds]
-        error, speed = Spread([finite(each, key) for each in results]), Spread(list(map(_speed, results)))
+        error = Spread([finite(run.results, key) if run else None for run in of_seeds])
+        speed = Spread([run.speed if run else None for run in of_seeds])
         ranks, seeds, config = own[0].ranks, [element.seed for element in own], own[0].config
         events = [run.events("evaluate") if run else [] for run in of_seeds]
         reached = {target: TimesToTarget(events, key, target) for target in targets}
@@ -122,12 +122,6 @@ def require_tested(run: StoredRun, test_set: str) -> None:
 
 def _key(test_set: str, merit: str) -> str:
     return f"{test_set.replace('-', '_')}_{merit}"
-
-
-def _speed(results: Record) -> float | None:
-    """Samples a second of the whole run; `samples_per_second` in a summary is the speed since the last resume."""
-    samples, seconds = finite(results, "samples"), finite(results, "seconds")
-    return samples / seconds if samples and seconds else None
 
 
 def _merit(results: list[Record]) -> str:
