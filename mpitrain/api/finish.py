@@ -35,9 +35,7 @@ def finish(session: Session, monitor: MasterMonitor | None, stopped: bool, recor
         monitor.trained()
     traffic = transport.traffic
     within = traffic if session.follows else session.team.traffic if session.team is not None else Traffic()
-    counts = np.array(
-        [traffic.bytes_sent, traffic.bytes_received, traffic.messages_sent, within.bytes_sent], dtype=np.int64
-    )
+    counts = np.array([traffic.bytes_sent, traffic.bytes_received, traffic.messages_sent, within.bytes_sent])
     if transport.rank == 0 and session.has_master:
         counts[:2] = 0  # the bytes that the server sends and receives are counted by its workers already
     transport.sum(counts, "the end")

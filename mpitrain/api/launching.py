@@ -122,17 +122,16 @@ class Relay:
         self._process, self._late = process, False
         if self.asked:  # a signal came while the process was being started
             self._pass_on()
-        status = _ended(process, deadline, lambda: self.asked or over())
+        status = waited(process, deadline, lambda: self.asked or over())
         self._late = status is None and not self.asked and not over()
         if self._late:
             self._pass_on()
         if status is None:
-            status = _ended(process, GRACE if deadline < inf else inf, over)
+            status = waited(process, GRACE if deadline < inf else inf, over)
         if status is None and over():
-            status = _ended(process, ENDING, bool)
+            status = waited(process, ENDING)
         if status is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            status = process.wait()
+            status = kill(process)
         return None if self._late and status else status
 
     def pause(self, seconds: float) -> None:
@@ -152,7 +151,7 @@ class Relay:
             self._process.send_signal(signal.SIGUSR1)
 
 
-def _ended(process: "subprocess.Popen[bytes]", seconds: float, enough: Until) -> int | None:
+def waited(process: "subprocess.Popen[bytes]", seconds: float, enough: Until = bool) -> int | None:
     """Wait for a process; return its exit status, or None if it still runs after this many seconds, or when `enough()`
     becomes true."""
     end = time.monotonic() + seconds
@@ -160,6 +159,12 @@ def _ended(process: "subprocess.Popen[bytes]", seconds: float, enough: Until) ->
         with suppress(subprocess.TimeoutExpired):
             return process.wait(min(left, 0.5))
     return process.poll()
+
+
+def kill(process: "subprocess.Popen[bytes]") -> int:
+    """End a process that `start` has started, with those that it has started itself; return its exit status."""
+    os.killpg(process.pid, signal.SIGKILL)
+    return process.wait()
 
 
 def is_open_mpi(program: str) -> bool:
@@ -219,13 +224,10 @@ def answering(launch: str, nodes: Nodes) -> Nodes:
         asked[name] = start([*words, "true"], errors=subprocess.DEVNULL)
     end, found = time.monotonic() + ANSWER, {}
     for name, process in asked.items():
-        try:
-            answers = process.wait(max(end - time.monotonic(), 0.1)) == 0
-        except subprocess.TimeoutExpired:
-            answers = False
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-        if answers:
+        status = waited(process, max(end - time.monotonic(), 0.1))
+        if status is None:
+            kill(process)
+        elif status == 0:
             found[name] = nodes[name]
     return found or nodes
 

@@ -63,10 +63,8 @@ def prepare(
     one_copy = sharing is not ALONE or transport.local_size == 1  # whether this rank's node has a single copy
     partly = one_copy and config.data.memory_limit_gb is None and not transport.runtime.simulated
 
-    def hold() -> None:
-        transport.runtime.once("the samples", lambda: prepared.corpus.hold(sharing, partly))
-
-    agreed(transport, hold, "the data", calls_mpi=sharing is not ALONE)
+    hold = partial(prepared.corpus.hold, sharing, partly)
+    agreed(transport, lambda: transport.runtime.once("the samples", hold), "the data", calls_mpi=sharing is not ALONE)
     return prepared._replace(sharing=sharing)
 
 
@@ -136,9 +134,8 @@ def _built(
     if config.run.tensorboard:
         tensorboard.require()
     if device.phantom:
-        network = transport.runtime.once(
-            "the network", lambda: PhantomModel(network, corpus.form, config.training.dtype)
-        )
+        phantom = partial(PhantomModel, network, corpus.form, config.training.dtype)
+        network = transport.runtime.once("the network", phantom)
     return Prepared(device, source, corpus, network)
 
 

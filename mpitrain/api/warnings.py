@@ -28,9 +28,8 @@ def of_data(schedule: Schedule, class_counts: Sequence[int], measured: Collectio
     most = max(settings.minibatch for settings in schedule.all)
     if most > schedule.samples:
         key = "training.minibatch" if schedule.all[0].minibatch == most else "stages: minibatch"
-        yield (
-            f"{key} = {most:,}: an epoch has {schedule.samples:,} samples, which are then one minibatch and one update"
-        )
+        then = "which are then one minibatch and one update"
+        yield f"{key} = {most:,}: an epoch has {schedule.samples:,} samples, {then}"
     if schedule.late:
         yield f"stages: at = {', '.join(map(repr, schedule.late))}: the training has ended by then"
     if sum(count > 0 for count in class_counts) == 1:

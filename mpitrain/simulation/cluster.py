@@ -147,9 +147,8 @@ class Cluster(Section, frozen=True):
         other = f"not of {model.name} ({model.layout.size:,})"
         said = f"{path}: its gradients are of {own.name} ({own.parameters:,} parameters), {other}"
         if not own.multiply_adds or not work:
-            raise BadInput(
-                f"{said}, and how they compare is not known: calibrate with it, or delete [network] in a copy"
-            )
+            then = "calibrate with it, or delete [network] in a copy"
+            raise BadInput(f"{said}, and how they compare is not known: {then}")
         ratio = work / own.multiply_adds
         return ratio, f"{said}: a sample is taken to last {ratio:.3g} times as long, by the ratio of multiply-adds"
 

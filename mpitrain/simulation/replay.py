@@ -51,9 +51,8 @@ class Replayer(Witness):
             return None
         seen, its_tag = divmod(self._take(EventKind.MESSAGE, f"looks for a message ({_named(tag)})"), TAGS)
         if its_tag != tag or source not in (seen, MPI.ANY_SOURCE):
-            raise self._differs(
-                f"looks for one of {_whom(source)} ({_named(tag)})", f" of rank {seen} ({_named(its_tag)})"
-            )
+            which = f" of rank {seen} ({_named(its_tag)})"
+            raise self._differs(f"looks for one of {_whom(source)} ({_named(tag)})", which)
         while (found := find(seen)) is None:
             self._park(f"a message of rank {seen} ({_named(tag)})")
         self._sender = seen

@@ -22,8 +22,8 @@ class Blocks:
     """The sizes in bytes of consecutive blocks."""
 
     def __init__(self, sizes: Iterable[int]) -> None:
-        self._ends = [0, *accumulate(sizes)]
-        self._count, self.total = len(self._ends) - 1, self._ends[-1]
+        once = [*sizes]
+        self._ends, self._count, self.total = [0, *accumulate(once * 2)], len(once), sum(once)
 
     @classmethod
     def equal(cls, nbytes: int, count: int) -> "Blocks":
@@ -39,8 +39,6 @@ class Blocks:
 
     def span(self, begin: int, end: int) -> int:
         """The bytes of the blocks from `begin` to before `end`, in a ring."""
-        if end > self._count:
-            return self.span(begin, self._count) + self.span(0, end - self._count)
         return self._ends[end] - self._ends[begin]
 
     def one(self, number: int) -> int:

@@ -102,10 +102,8 @@ class Gradients(Method):
     def _require_sums(self) -> None:
         for name, p, view in zip(self.flat.names, self.flat.parameters, self._views, strict=True):
             if p.grad is not None and p.grad.data_ptr() != view.data_ptr():
-                line = f"optimizer.step: the gradient of {name} is this rank's alone"
-                raise BadInput(
-                    f"{line}: backward sums gradients over the ranks, and was not called since the last step"
-                )
+                why = "backward sums gradients over the ranks, and was not called since the last step"
+                raise BadInput(f"optimizer.step: the gradient of {name} is this rank's alone: {why}")
 
     # ---- in backward
 

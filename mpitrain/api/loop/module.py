@@ -14,6 +14,8 @@ from mpitrain.models.torch import state as torch_state
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import told_alike
 
+SETTLED = "which ones do is settled by distribute"
+
 
 class FlatModule:
     """The parameters of `module` that need a gradient, in the order in which it registers them, in `x` after `bind`.
@@ -147,13 +149,11 @@ class FlatModule:
             if p.data_ptr() != pointer:
                 raise BadInput(f"model: {name} has got other memory within the block, as .to() or .half() give it")
             if not p.requires_grad:
-                raise BadInput(f"model: {name} needs no gradient any more: which ones do is settled by distribute")
+                raise BadInput(f"model: {name} needs no gradient any more: {SETTLED}")
         if new := next((name for name, p in examination.trained(self.module) if id(p) not in self._trained), None):
             if new in self.names:
                 raise BadInput(f"model: {new} is another tensor than at the start, as of load_state_dict(assign=True)")
-            raise BadInput(
-                f"model: {new} needs a gradient, and did not at the start: which ones do is settled by distribute"
-            )
+            raise BadInput(f"model: {new} needs a gradient, and did not at the start: {SETTLED}")
         self._require_no_others()
 
     def _require_no_others(self) -> None:

@@ -55,7 +55,9 @@ class Saves:
     def load(self, path: Path) -> Clock:
         """Restore a save. Raises BadInput on all ranks, naming the file and the misfit; then nothing has changed."""
         transport, what = self._transport, self._called("ranks.load", path)
-        folder = Path(os.fsdecode(of_first(transport, lambda: os.fsencode(_whole(path)), what)))
+        # if the last save was cut short, the earlier one, which it was to replace
+        whole = of_first(transport, lambda: os.fsencode(checkpoint.find(path.parent, path.name)[0]), what)
+        folder = Path(os.fsdecode(whole))
         past, steps = agreed(transport, lambda: self._read(folder), what)
         for step in steps:
             step()
@@ -68,16 +70,17 @@ class Saves:
     # ---- out
 
     def _called(self, call: str, path: Path, t: int | None = None) -> str:
-        """Wait until all ranks make this call; return a name for its waits. Raises BadInput if the calls differ."""
+        """Wait until all ranks make this call; return a name for its waits. Raises BadInput if the calls differ, or the
+        path names no folder."""
         what = f"{call}, which all ranks call together"
         said = f"{call}({str(path)!r})" + ("" if t is None else f" after {t} batches")
         called_alike(self._transport, said, what)
+        if path.name in ("", ".."):
+            raise BadInput.known(f"{call}: {str(path)!r} names no folder", spoken_here=self._first)
         return what
 
     def _piece(self, path: Path, clock: Clock) -> FileContent:
         """This rank's part of the save. Raises BadInput naming what cannot be saved."""
-        if path.name in ("", ".."):
-            raise BadInput(f"ranks.save: {str(path)!r} names no folder to be made")
         if self._first:
             _require_replaceable(path)
         arrays: dict[str, Array] = {}
@@ -135,10 +138,3 @@ def _require_replaceable(path: Path) -> None:
         others = {each.name for each in path.glob("*") if each.suffix != ".h5"} - {MANIFEST}
         if others:
             raise BadInput(f"{path}: holds {min(others)} beside a save, which would be lost")
-
-
-def _whole(path: Path) -> Path:
-    """The folder of the whole save: if the last save was cut short, the earlier one, which it was to replace."""
-    if path.name in ("", ".."):
-        raise BadInput(f"ranks.load: {str(path)!r} names no save")
-    return checkpoint.find(path.parent, path.name)[0]

@@ -130,9 +130,8 @@ class Search:
         _take(first, asked.whole, trial, self._one(trial, 0.5))
         if asked.target is None and asked.time is None:
             if first.fell:
-                raise BadInput(
-                    f"the configuration itself: {first.fell}; --target-error or --time says what else to look for"
-                )
+                then = "--target-error or --time says what else to look for"
+                raise BadInput(f"the configuration itself: {first.fell}; {then}")
             asked.target = easier(least(first.curve))
 
     def _dearest(self, short: Outcome) -> float:

@@ -1,7 +1,6 @@
 """The trials of a search: each is a training in a process of its own, whose outcome is kept in a file."""
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -14,7 +13,7 @@ from shutil import rmtree
 import msgspec
 import tomli_w
 
-from mpitrain.api.launching import last_words, start
+from mpitrain.api.launching import kill, last_words, start, waited
 from mpitrain.errors import BadInput, printable
 from mpitrain.files import Record, checksum, read_whole, sealed_json, unsealed_json, write_whole
 from mpitrain.monitoring.records import merit_of
@@ -186,8 +185,5 @@ class Trials:
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
     process.send_signal(signal.SIGUSR1)  # which mpirun passes on to the ranks
-    with suppress(subprocess.TimeoutExpired):
-        process.wait(GRACE)
-    if process.poll() is None:
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    if waited(process, GRACE) is None:
+        kill(process)
