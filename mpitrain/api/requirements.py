@@ -30,18 +30,13 @@ def require_keys(transport: Transport, config: Config, options: TrainOptions) ->
     phantom, method = options.phantom, config.pretraining.method
     simulated = transport.runtime.simulated
     loses = run.lost_ranks == "continue" and not isinstance(transport.comm, EnduringCommunicator)
+    key = "run.lost_ranks = 'continue'"
     shared, on_gpu = algorithm.has_master and run.exchange == "shared", run.device == "gpu"
     for wrong, why in (
         (shared and transport.nodes > 1, "run.exchange = 'shared': the ranks are on several nodes"),
         (on_gpu and simulated, "run.device = 'gpu': simulated ranks compute on the CPU"),
-        (
-            loses and simulated,
-            "run.lost_ranks = 'continue': simulated ranks do not go on without others; leave it and run.spares out",
-        ),
-        (
-            loses and transport.size > 1,
-            f"run.lost_ranks = 'continue': needs {'python -m mpitrain train' if tolerant() else NEEDED}",
-        ),
+        (loses and simulated, f"{key}: simulated ranks do not go on without others; leave it and run.spares out"),
+        (loses and transport.size > 1, f"{key}: needs {'python -m mpitrain train' if tolerant() else NEEDED}"),
         (options.density and not phantom, "--density: only with --phantom: gradients show what they send"),
         (phantom and algorithm.divides, f"--phantom: {name}: its layers are divided over the ranks"),
         (options.density and not algorithm.sparse, f"--density: {name} sends whole vectors"),

@@ -197,10 +197,8 @@ def _learner(
     transport: Transport, config: Config, prepared: Prepared, team: Team | None, figures: RankFigures
 ) -> Learner:
     training, corpus, runtime = config.training, prepared.corpus, transport.runtime
-    orders = runtime.once(
-        "the order of the samples",
-        lambda: orders_of(training.seed, corpus.samples, config.algorithm.chunked, prepared.sharing),
-    )
+    drawn = partial(orders_of, training.seed, corpus.samples, config.algorithm.chunked, prepared.sharing)
+    orders = runtime.once("the order of the samples", drawn)
     make = partial(Leading, team) if team is not None and team.leads else Learner
     return make(
         prepared.network,

@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 
@@ -116,11 +117,8 @@ def _ready(
         transport, stop = transport.witnessed(witness), WitnessedStop(stop, witness)
     session = new_session(transport, config, prepared, stop, witness)
     agreed(transport, lambda: require_same_model(session), "the model", calls_mpi=True)
-    monitor = agreed(
-        transport,
-        lambda: open_run_folder(session, prepared.source, lease, options.checkpoint, callback),
-        "the run folder",
-    )
+    opened = partial(open_run_folder, session, prepared.source, lease, options.checkpoint, callback)
+    monitor = agreed(transport, opened, "the run folder")
     layout = session.network.layout
     session.saver, session.resumed, session.token = coordination.share(
         session.saver, session.resumed, transport, layout, config.run.checkpoints_kept, config.run.deadline

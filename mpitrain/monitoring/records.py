@@ -109,12 +109,8 @@ class Metrics:
 
 def append(path: Path, event: str, **fields: object) -> None:
     """Append a record from any rank to an existing metrics.jsonl, as far as that is possible."""
-    with suppress(OSError):
-        handle = _own(path, os.O_WRONLY)
-        try:
-            os.write(handle, _line(event, fields))
-        finally:
-            os.close(handle)
+    with suppress(OSError), io.FileIO(_own(path, os.O_WRONLY), "a") as file:
+        file.write(_line(event, fields))
 
 
 def _own(path: Path, flags: int) -> int:
@@ -134,15 +130,11 @@ def _line(event: str, fields: Mapping[str, object]) -> bytes:
 
 def records_of(path: Path, *events: str) -> Iterator[Record]:
     """The records of these kinds in a metrics.jsonl, the last one first."""
-    try:
-        lines = read_whole(path).splitlines()
-    except OSError:
-        return
-    for line in reversed(lines):
-        if any(event.encode() in line for event in events):
-            found = record_in(line)
-            if found is not None and found["event"] in events:
-                yield found
+    content = b""
+    with suppress(OSError):
+        content = read_whole(path)
+    likely = (line for line in reversed(content.splitlines()) if any(event.encode() in line for event in events))
+    yield from (found for found in map(record_in, likely) if found and found["event"] in events)
 
 
 def record_in(line: str | bytes) -> Record | None:

@@ -91,10 +91,8 @@ def write(
         return
     dropped = {rank: each.dropped for rank, each in enumerate(ranks) if each.dropped}
     if dropped:
-        monitor.journal.warn(
-            f"{NAME}: {sum(dropped.values()):,} events between the first and the last were left out, of "
-            f"{len(dropped)} ranks",
-        )
+        what = f"{sum(dropped.values()):,} events between the first and the last were left out"
+        monitor.journal.warn(f"{NAME}: {what}, of {len(dropped)} ranks")
     parts = [_names(transport, ranks, master), *texts]
     about = msgspec.json.encode(_about(transport, monitor.counters, dropped))
     try:

@@ -3,8 +3,7 @@
 Those of the five papers, by name, are in clusters/: each line says where in its paper it stands, or is assumed.
 """
 
-from collections import Counter
-from collections.abc import Callable
+from collections import Counter, defaultdict
 from math import inf
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +17,7 @@ from mpitrain.keys import Count, Number, Section
 from mpitrain.models.model import Model
 from mpitrain.mpi.links import Link, Seconds
 from mpitrain.sampling.rng import stream
+from mpitrain.simulation.job import Job
 from mpitrain.simulation.messages import ClusterNetwork
 
 Factor = Annotated[float, msgspec.Meta(gt=0, le=1e6)]
@@ -110,24 +110,20 @@ class Cluster(Section, frozen=True):
         """How many ranks the cluster has room for."""
         return self.nodes * self.ranks_per_node
 
-    def nodes_of(self, ranks: int) -> list[int]:
-        """The node of each rank."""
-        return [rank // self.ranks_per_node for rank in range(ranks)]
-
-    def network(self) -> ClusterNetwork:
-        """The cluster's links."""
-        return ClusterNetwork(self.between_nodes, self.within_node, self.message_seconds)
-
-    def pace(self) -> Callable[[int, float], float]:
-        """A function of a rank and a number of samples: the seconds of the rank's next gradient."""
-        numbers = Counter[int]()
+    def job(self, ranks: int) -> Job[int]:
+        """The first `ranks` ranks, to run a program once."""
+        numbers, stops = Counter[int](), defaultdict[int, list[tuple[float, float]]](list)
+        for each in self.faults:
+            stops[each.rank].append((each.at, inf if each.lasts is None else each.at + each.lasts))
 
         def seconds(rank: int, samples: float) -> float:
             numbers[rank] += 1
             factor = self.gradient.factor(rank, numbers[rank]) * self._slowed(rank)
             return factor * (self.gradient.seconds + self.gradient.seconds_per_sample * samples)
 
-        return seconds
+        network = ClusterNetwork(self.between_nodes, self.within_node, self.message_seconds)
+        nodes = [rank // self.ranks_per_node for rank in range(ranks)]
+        return Job(ranks, network, nodes, seconds, self.cores_per_node, stops=stops, work=self.work)
 
     def work(self, rank: int, kind: str, amount: float) -> float:
         """The seconds that this amount of a kind of work takes a rank."""
@@ -155,13 +151,6 @@ class Cluster(Section, frozen=True):
     def _slowed(self, rank: int) -> float:
         """The factor by which a rank's node is slow."""
         return {each.node: each.factor for each in self.slow}.get(rank // self.ranks_per_node, 1.0)
-
-    def stops(self) -> dict[int, list[tuple[float, float]]]:
-        """By rank: from when until when it stands still."""
-        found: dict[int, list[tuple[float, float]]] = {}
-        for each in self.faults:
-            found.setdefault(each.rank, []).append((each.at, inf if each.lasts is None else each.at + each.lasts))
-        return found
 
 
 def read(path: Path) -> Cluster:

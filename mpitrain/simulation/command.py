@@ -55,11 +55,8 @@ def simulate(options: TrainOptions, path: Path, ranks: int | None) -> int:
         raise BadInput(f"--ranks {count}: {path} has room for {described.places}")
     if count > MOST:
         raise BadInput(f"--ranks {count}: at most {MOST} can be simulated")
-    network, nodes = described.network(), described.nodes_of(count)
-    paces, stops = described.pace(), described.stops()
     options = replace(options, scale=lambda model: described.scale(model, path))
-    job = Job[int](count, network, nodes, paces, described.cores_per_node, stops=stops, work=described.work)
-    requests = [Stop() for _ in range(count)]
+    job, requests = described.job(count), [Stop() for _ in range(count)]
     # A signal reaches one rank, as in a real job: it tells the others. What computing costs, the cluster's file says.
     with requests[0].listening(), threadpool_limits(1), _rare_collections():
         return _status(job, options, requests, "nobody can go on")
@@ -71,11 +68,8 @@ def _status(job: Job[int], options: TrainOptions, requests: Sequence[Stop], stuc
         return max(job.run(lambda transport: train_on(transport, options, requests[transport.rank])))
     except Aborted as error:
         return error.status
-    except Overdue as error:  # a rank that never started
-        say(error)
-        return 1
-    except Deadlock as error:
-        say(f"{stuck}: {error}")
+    except (Overdue, Deadlock) as error:  # the first is of a rank that never started
+        say(f"{stuck}: {error}" if isinstance(error, Deadlock) else error)
         return 1
 
 

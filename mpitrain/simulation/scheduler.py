@@ -9,6 +9,7 @@ import heapq
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import count
 from math import inf
 from types import MappingProxyType
@@ -244,16 +245,13 @@ class Cores:
         change = min((until for _, until in standing.values()), default=inf)
         time = inf if first is None else self._since + max(self._left[first], 0.0) / self._speed
         if min(time, change) < inf:
-            self._scheduler.at(min(time, change), self._end_of(first if time <= change else None, self._plans))
+            self._scheduler.at(min(time, change), partial(self._end, first if time <= change else None, self._plans))
 
-    def _end_of(self, rank: int | None, plan: int) -> Callable[[], None]:
-        def end() -> None:
-            if plan == self._plans:
-                self._advance()
-                if rank is not None:
-                    del self._left[rank]
-                self._plan()
-                if rank is not None:
-                    self._scheduler.resume(rank)
-
-        return end
+    def _end(self, rank: int | None, plan: int) -> None:
+        if plan == self._plans:
+            self._advance()
+            if rank is not None:
+                del self._left[rank]
+            self._plan()
+            if rank is not None:
+                self._scheduler.resume(rank)

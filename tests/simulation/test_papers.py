@@ -29,6 +29,6 @@ def test_gradients_and_vectors_take_as_long_as_the_papers(small: Any, tmp_path: 
     of = small.Small("strom2015", 14_600_000, 1024, 64, 31_304)
     for faster in (1, 10):
         found = cluster.read(of.write(tmp_path / "cluster.toml", faster))
-        assert found.pace()(0, 64) == pytest.approx(0.1024)
+        assert found.job(1).seconds(0, 64) == pytest.approx(0.1024)
         assert 31_304 * 4 / found.between_nodes.bandwidth == pytest.approx(14.6e6 * 4 / 1.25e8 / faster)
         assert found.between_nodes.latency == 2e-4 and found.nodes == 80

@@ -39,10 +39,9 @@ class Gradients(Method):
         self._dealt = Dealt(None, 0, 0, True)
         self._apart = False  # whether gradients of several batches are added up, each weighed by its own samples
         self._weighing = ExitStack()
-        self._hooks = [
-            p.register_post_accumulate_grad_hook(partial(self._ready, number))
-            for number, p in enumerate(flat.parameters)
-        ]
+        self._hooks = ExitStack()
+        for number, p in enumerate(flat.parameters):
+            self._hooks.callback(p.register_post_accumulate_grad_hook(partial(self._ready, number)).remove)
 
     def before(self, t: int, batch: Dealt) -> None:
         self._weighing.close()
@@ -82,8 +81,7 @@ class Gradients(Method):
 
     def release(self) -> None:
         self._weighing.close()
-        for hook in self._hooks:
-            hook.remove()
+        self._hooks.close()
 
     def _start_roll(self, sums: int) -> None:
         self.roll.start(Told(sums=sums, rate=self.flat.learning_rate))

@@ -32,10 +32,8 @@ class Increments(Method):
         self._counts = options.beside(self._theta)["counts"]
         self._numbers: Numbers = {"threshold": options.threshold}
         # The compressor's residual is of what is subtracted, as gradients are: it holds −r.
-        self._compressor = Thresholds(
-            *(np.zeros_like(self._theta), self._numbers, options.bits, options.codec),
-            *(options.target_density, options.clip),
-        )
+        settings = options.bits, options.codec, options.target_density, options.clip
+        self._compressor = Thresholds(np.zeros_like(self._theta), self._numbers, *settings)
         self.flat.bind(self._theta.copy())
         self._base = np.empty_like(self._theta)
         self._start_from_replica()

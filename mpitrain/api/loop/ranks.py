@@ -170,8 +170,7 @@ class Ranks:
         model; with `allreduce`, its own. A rank may call this without the others."""
         with self._attendance:
             model = self._method.model()
-        x = self._flat.x
-        own = x.copy()
+        x, own = self._flat.x, self._flat.x.copy()
         np.copyto(x, model)
         shown, self._shows = self._shows, True
         try:

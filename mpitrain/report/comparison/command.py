@@ -144,19 +144,14 @@ def _run_all(elements: dict[int, Element], count: int, starter: Starter, deadlin
             if states[number] == "finished":
                 print(f"{label}: finished before", flush=True)
             else:
-                if relay.asked:
-                    raise Interrupted
                 print(f"{label}: {some(element.ranks, 'rank')} …", flush=True)
                 fault = printable(launching.run(element, starter(element), deadline, relay))
-                log = printable(str(element.log))
-                if relay.asked and element.state() != "finished":
-                    print(f"{label}: {fault} (see {log})", flush=True)
-                    raise Interrupted
-                print(f"{label}: {f'failed: {fault} (see {log})' if fault else _outcome(element)}", flush=True)
+                failed = f"{'' if relay.asked else 'failed: '}{fault} (see {printable(str(element.log))})"
+                print(f"{label}: {failed if fault else _outcome(element)}", flush=True)
+            if relay.asked:
+                raise Interrupted
             if (run := element.finished()) is not None:
                 tables.require_tested(run, test_set)
-        if relay.asked:  # during the last run, which has finished nevertheless
-            raise Interrupted
 
 
 def _outcome(element: Element) -> str:
