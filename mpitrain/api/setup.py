@@ -15,13 +15,13 @@ from mpitrain.data.sharing import ALONE, Sharing
 from mpitrain.data.validation import Attributes
 from mpitrain.device import CPU, Cpu, agree, choose
 from mpitrain.device.phantom import Phantoms
-from mpitrain.errors import BadInput, say
+from mpitrain.errors import BadInput, library, say
 from mpitrain.flat import Array
 from mpitrain.models.model import Model, PhantomModel
 from mpitrain.models.network import network_of_layers
 from mpitrain.models.partition import stages
 from mpitrain.models.torch import start as torch_start
-from mpitrain.monitoring import tensorboard, trace
+from mpitrain.monitoring import trace
 from mpitrain.monitoring.counters import RankFigures
 from mpitrain.mpi import Transport, cuda_aware
 from mpitrain.mpi.agreement import agreed
@@ -132,7 +132,7 @@ def _built(
         stages(network_of_layers(network, "split", name_of(config.algorithm)), transport.size)
     pretraining.require_fit(config.pretraining, network)
     if config.run.tensorboard:
-        tensorboard.require()
+        library("tensorboardX", "run.tensorboard needs tensorboardX", "tensorboard")
     if device.phantom:
         phantom = partial(PhantomModel, network, corpus.form, config.training.dtype)
         network = transport.runtime.once("the network", phantom)

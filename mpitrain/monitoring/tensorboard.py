@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from mpitrain.errors import library, naming
+from mpitrain.errors import naming
 
 COORDINATES = ("step", "samples", "epoch", "seconds")  # keys that say when a record was written
 
@@ -13,14 +13,13 @@ class EventFile:
     """Writes the numbers of the records "train" and "evaluate" as `train/train_loss`, `evaluate/test_error`, …
 
     TensorBoard's step is the number of samples. If a run is resumed from a checkpoint at `after` samples, TensorBoard
-    discards later events of earlier starts. Raises BadInput naming the folder or the missing library.
+    discards later events of earlier starts. The library must be installed. Raises BadInput naming the folder.
 
     This uses the library's EventsWriter, which writes at once: SummaryWriter.flush does not wait for the events in its
     queue, so that the last ones of a run could be lost.
     """
 
     def __init__(self, folder: Path, after: int = 0) -> None:
-        require()
         from tensorboardX.event_file_writer import EventsWriter
         from tensorboardX.proto.event_pb2 import Event, SessionLog
 
@@ -45,8 +44,3 @@ class EventFile:
             if isinstance(value, int | float) and not isinstance(value, bool) and name not in COORDINATES:
                 record.summary.value.add(tag=f"{event}/{name}", simple_value=value)
         return record
-
-
-def require() -> None:
-    """Raise BadInput if the library is missing."""
-    library("tensorboardX", "run.tensorboard needs tensorboardX", "tensorboard")
