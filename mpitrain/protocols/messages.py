@@ -174,18 +174,12 @@ class Token(Message, frozen=True):
 Reason = Literal["done", "stop", "save", "called"]
 
 
-class Totals(Message, frozen=True):
-    """What a rank has done since the start of the program, and how its compression stands."""
+class Progress(Message, frozen=True):
+    """What I have done since my last message of this kind, and the figures of it."""
 
-    samples: Count = 0
-    loss: Finite = 0.0  # summed over samples
-    minibatches: Count = 0
-    turns: Count = 0  # each of up to `tau` minibatches, and of one message, if it is sent
-    messages: Count = 0
-    elements: Count = 0
-    nbytes: Count = 0  # of messages, each counted once, however many peers it goes to
-    threshold: Finite = 0.0
-    residual: float | None = None  # its norm, 5 s old at most; None before it was measured
+    samples: Count
+    loss: Finite  # summed over samples
+    amounts: Amounts
 
 
 class Reached(Message, frozen=True):
@@ -331,7 +325,7 @@ FromWorker = (
     Claim | Ready | Gradient | Pull | Pulled | Move | Report | Given | PeriodLosses | Copied | Done | StopRequest
 )
 FromMaster = Assignment | Place | Piece | Grant | Added | Falls | Finish | Leave | Save | Resume
-FromPeer = Totals | Given | Reached | Meeting
+FromPeer = Progress | Reached | Meeting
 FromLeader = Share | Attend | Over
 
 TO_MASTER: Channel[FromWorker] = Channel(Tag.TO_MASTER, FromWorker)

@@ -36,8 +36,7 @@ class Asynchronous(Meetings[Turn]):
         emit = self.exchange.may_send()
         entries = peer.compute(work.steps, work.workers, emit)
         self.turns += 1
-        if emit:
-            peer.send(entries, self.turns)
+        peer.send(entries, self.turns, work.steps, emit)
         self.place, self.reached = END if self.next is None else self.next.place, work.after
 
     def _may_start(self, turn: Turn) -> bool:
@@ -74,7 +73,7 @@ class Synchronous(Meetings[PeerRound]):
         exchange.round_requests = self.reason() is not None
         exchange.await_window()
         self.turns += 1
-        peer.send(entries, self.turns, exchange.round_requests, of_work=bool(steps))
+        peer.send(entries, self.turns, steps, calls=exchange.round_requests)
         self.place = self.reached = work.after
         exchange.take_round()
         self.next = self.following(peer.number, work)

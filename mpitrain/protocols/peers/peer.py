@@ -3,7 +3,6 @@
 A turn puts a gradient into the residual, a gradient with momentum, or what local steps have changed.
 """
 
-import msgspec
 import numpy as np
 
 from mpitrain.algorithms import SparseDelta
@@ -15,7 +14,7 @@ from mpitrain.compression.thresholds import COARSE
 from mpitrain.flat import Array, block_of, block_slices, scratch_for
 from mpitrain.models.model import Consumer, Ready
 from mpitrain.protocols.compressed import largest
-from mpitrain.protocols.messages import Given, Reached, Totals
+from mpitrain.protocols.messages import Progress, Reached
 from mpitrain.protocols.peers.exchange import DeltaExchange
 from mpitrain.protocols.peers.rounds import Rounds, Steps, Turn
 from mpitrain.sampling.queue import Work
@@ -46,7 +45,8 @@ class Peer(Trainer):
         self._blocks = block_slices(slice(0, self._gradient.size), block_of(self._gradient))
         self.exchange = DeltaExchange(session, self.compressor.wire, at_once=not self.in_step)
         self.save_wanted = False  # if true, this rank calls a meeting, at which all save
-        self.report = Totals()
+        self._minibatches, self._samples, self._loss = 0, 0, 0.0  # the latter two since the last `progress`
+        self._norm: float | None = None  # the residual's, 5 s old at most; None before it was measured
         self._index, self._workers = self.state.index, 0
         self._reported = self._checked = session.clock()
         self._began = self._measured = self._reported
@@ -57,11 +57,9 @@ class Peer(Trainer):
         """Take a turn in a round of this many workers; returns the entries to send, none unless `emit`."""
         self.exchange.computing = True
         try:
-            entries = self._entries(steps, workers, emit)
+            return self._entries(steps, workers, emit)
         finally:
             self.exchange.computing = False
-        self._count(turns=1)
-        return entries
 
     def _entries(self, steps: Steps, workers: int, emit: bool) -> Entries:
         options, compressor, (work, settings) = self.options, self.compressor, steps[-1]
@@ -115,14 +113,22 @@ class Peer(Trainer):
 
     def _gradient_at(self, x: Array, work: Work, on_ready: Ready) -> None:
         loss = self.session.learner.gradient(x, self._gradient, work, on_ready)
-        require_finite(loss, f"at its minibatch {self.report.minibatches}", self.transport.rank)
-        self._count(samples=work.count, loss=loss * work.count, minibatches=1)
+        require_finite(loss, f"at its minibatch {self._minibatches}", self.transport.rank)
+        self._minibatches, self._samples = self._minibatches + 1, self._samples + work.count
+        self._loss += loss * work.count
 
-    def send(self, entries: Entries, turns: int, calls: bool = False, of_work: bool = True) -> None:
-        """Send the entries of the last turn to all peers. `turns`: how many this rank has done; `of_work` is false if
-        it had no turn in this round, so that there are no entries."""
-        nbytes = self.exchange.send(entries, self.compressor.step, self.compressor.threshold, calls, turns)
-        self._count(messages=int(of_work), elements=entries.words.size, nbytes=nbytes)
+    def send(self, entries: Entries, turns: int, steps: Steps, emit: bool = True, calls: bool = False) -> None:
+        """Send the entries of the last turn, of these steps, to all peers if `emit`. `turns`: how many this rank has
+        done. Without `steps` it had no turn in this round, and there are no entries."""
+        step, threshold = self.compressor.step, self.compressor.threshold
+        nbytes = self.exchange.send(entries, step, threshold, calls, turns) if emit else 0
+        turn, elements, give = int(bool(steps)), entries.words.size, self.session.figures.give
+        give("density", elements, self.state.theta.size * turn)
+        give("bytes_per_minibatch", nbytes, len(steps))  # each message once, however many peers it goes to
+        give("compression_ratio", self.state.theta.nbytes * turn, nbytes)
+        give("bits_per_element", 8 * nbytes, elements)
+        give("emissions_skipped", int(not emit))
+        self._give_newest()
 
     def enter_stage(self, turn: Turn) -> None:
         """If this rank is the master and another stage begins, tell the peers."""
@@ -137,23 +143,33 @@ class Peer(Trainer):
         if self.options.check_every and now - self._checked >= self.options.check_every:
             self.exchange.replica.check()
             self._checked = self.session.clock()
-        if self.report.minibatches and now - self._measured >= min(NORM_EVERY, (now - self._began) / 2):
+        if self._minibatches and now - self._measured >= min(NORM_EVERY, (now - self._began) / 2):
             self._measured = now
             self.measure()
         if self.number and now - self._reported >= REPORT_EVERY and self.exchange.told():
             self._reported = now
-            if amounts := self.session.figures.take():
-                self.exchange.tell([self.members[0]], Given(amounts))
-            self.exchange.tell([self.members[0]], self.report)
+            self.exchange.tell([self.members[0]], self.progress())
         if self.number == 0:
-            self.exchange.tally.take(self.transport.rank, self.report)
+            self.exchange.count(self.transport.rank, self.progress())
             self.count_updates()
             while self.session.monitor.turn(self):  # evaluates a copy of the weights, slice by slice
                 self.exchange.receive()
 
     def measure(self) -> None:
-        """Measure the residual's norm for the report."""
-        self.report = msgspec.structs.replace(self.report, residual=self.compressor.norm())
+        """Measure the residual's norm."""
+        self._norm = self.compressor.norm() if self.session.counters.measures else None
+        self._give_newest()
+
+    def _give_newest(self) -> None:
+        self.session.figures.give("threshold", self.compressor.threshold)
+        self.session.figures.give("residual_norm", self._norm or 0.0, int(self._norm is not None))
+
+    def progress(self) -> Progress:
+        """What this rank has done since the last call. The figures of the master are counted where they are given."""
+        amounts = self.session.figures.take() if self.number else {}
+        done = Progress(self._samples, self._loss, amounts)
+        self._samples, self._loss = 0, 0.0
+        return done
 
     def count_updates(self) -> None:
         """Count the messages that were applied, own ones too, as updates."""
@@ -171,11 +187,6 @@ class Peer(Trainer):
 
     def _layer_done(self, part: slice) -> None:
         self.exchange.collect()
-
-    def _count(self, **more: float) -> None:
-        report = self.report
-        sums = {name: getattr(report, name) + n for name, n in more.items()}
-        self.report = msgspec.structs.replace(report, threshold=self.compressor.threshold, **sums)
 
     def _warn_of_coarse_steps(self) -> None:
         if not isinstance(self.compressor, Thresholds):
