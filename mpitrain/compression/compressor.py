@@ -10,7 +10,7 @@ from math import inf
 
 import numpy as np
 
-from mpitrain.compression import digest, replica
+from mpitrain.compression import replica
 from mpitrain.compression import thresholds as rule
 from mpitrain.compression.message import NO_STARTS, WireForm
 from mpitrain.compression.residual import NO_LEVELS, SIGN, Entries, accumulate
@@ -160,5 +160,5 @@ def warm(codec: str, bits: int, dtype: np.dtype) -> None:
         _, decoded = wire.decode(wire.encode(entries, 0, 0, 1, 1.0, np.empty(wire.capacity, np.uint8)), 0)
         counts = np.zeros(size, np.int32)
         replica.apply(decoded.words, 1, counts, residual, decoded.levels)
-        digest.of_words(decoded.words, 1, decoded.levels)
-        digest.of_replica(counts, residual)
+        replica.digest_change(decoded.words, 1, decoded.levels)
+        replica.digest(counts, residual)

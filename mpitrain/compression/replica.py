@@ -1,6 +1,9 @@
 """Apply emitted elements to a replica: to integer counts, and to the float weights that they represent.
 
 This is the "dead reckoning" of Strom 2015, §2.3, for own and peers' words alike (§2.6 steps 1 and 9).
+
+A digest distinguishes replicas and is updated with every delta, in any order. It is Σ c_i·k_i modulo 2⁶⁴ over the
+counts c of a replica, with fixed keys k_i; its updates commute like the deltas.
 """
 
 import numpy as np
@@ -10,6 +13,8 @@ from mpitrain.compression.residual import INDEX, NO_LEVELS, SIGN
 from mpitrain.compression.thresholds import COUNT_MAX, UNIT
 from mpitrain.errors import TrainingFailed
 from mpitrain.flat import Array
+
+_MULTIPLIER, _SHIFT, _ONE = np.uint64(0x9E3779B97F4A7C15), np.uint64(29), np.uint64(1)
 
 
 def apply(words: Array, step: int, counts: Array, weights: Array, levels: Array = NO_LEVELS) -> None:
@@ -40,3 +45,31 @@ def _apply(words, levels, step, counts, weights):  # type: ignore[no-untyped-def
         counts[index] = count
         weights[index] = count * UNIT  # in float64, then rounded once
     return -1
+
+
+@njit(cache=True, nogil=True)
+def digest(counts, weights):  # type: ignore[no-untyped-def]
+    """The digest of `counts` int32 [n], and the first index whose weight is not fl(count·UNIT), or −1."""
+    total = np.uint64(0)
+    wrong = -1
+    unit = np.float64(UNIT)
+    kind = weights.dtype.type
+    for i in range(counts.size):
+        key = (np.uint64(i) + _ONE) * _MULTIPLIER
+        total += np.uint64(np.int64(counts[i])) * (key ^ (key >> _SHIFT))
+        if wrong < 0 and weights[i] != kind(counts[i] * unit):
+            wrong = i
+    return total, wrong
+
+
+@njit(cache=True, nogil=True)
+def digest_change(words, step, levels):  # type: ignore[no-untyped-def]
+    """The change of the digest by `apply(words, step, …, levels)`, to be added modulo 2⁶⁴."""
+    total = np.uint64(0)
+    up, down = np.uint64(step), np.uint64(-step)
+    for j in range(words.size):
+        word = words[j]
+        key = (np.uint64(word & INDEX) + _ONE) * _MULTIPLIER
+        change = (up if word & SIGN else down) * (key ^ (key >> _SHIFT))
+        total += change * np.uint64(levels[j]) if levels.size else change
+    return total

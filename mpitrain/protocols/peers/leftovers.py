@@ -11,7 +11,7 @@ from mpitrain import checkpoint
 from mpitrain.checkpoint import coordination
 from mpitrain.checkpoint.reading import numbers, opened, vector
 from mpitrain.checkpoint.state import Numbers, checked
-from mpitrain.compression import digest
+from mpitrain.compression.replica import digest
 from mpitrain.compression.thresholds import round_weights, share_residuals
 from mpitrain.errors import naming
 from mpitrain.files import hdf5
@@ -34,7 +34,7 @@ def take_up(session: Session) -> None:
     state = session.state
     if session.resumed is None:
         return
-    if digest.of_replica(state.beside["counts"], state.theta)[1] >= 0:
+    if digest(state.beside["counts"], state.theta)[1] >= 0:
         round_weights(state.theta, state.beside["counts"])
     folder, transport = session.resumed, session.transport
     names = coordination.from_first(transport, lambda: _with_residual(folder), "the pieces of the checkpoint")

@@ -1,6 +1,6 @@
 """A peer's copy of the weights; it records what was applied from whom, and checks that it is exactly the sum of that.
 
-For each sender a sum over its deltas is kept (see `compression.digest`). A message ends with the sender's own sum, so
+For each sender a sum over its deltas is kept (see `compression.replica`). A message ends with the sender's own sum, so
 that both agree after every message on what was applied; and the replica must always be its start plus all sums.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from xxhash import xxh3_64
 
-from mpitrain.compression import digest
+from mpitrain.compression import replica
 from mpitrain.compression.message import CorruptMessage, WireForm
 from mpitrain.compression.residual import Entries
 from mpitrain.device.cpu import CPU, Cpu
@@ -92,14 +92,14 @@ class Replica:
         return str(hasher.hexdigest())
 
     def _digest(self) -> tuple[int, int]:
-        """`digest.of_replica`; for a phantom, which has no values, what it should be."""
+        """`replica.digest`; for a phantom, which has no values, what it should be."""
         if self._phantom:
             return (self._start + sum(self.sums.values())) % MODULUS, -1
-        return digest.of_replica(on_host(self.counts), on_host(self.weights))
+        return replica.digest(on_host(self.counts), on_host(self.weights))
 
     def _apply(self, entries: Entries, step: int, sender: int) -> None:
         self._apply_words(entries.words, step, self.counts, self.weights, entries.levels)
-        change = digest.of_words(entries.words, step, entries.levels)
+        change = replica.digest_change(entries.words, step, entries.levels)
         self.sums[sender] = (self.sums[sender] + change) % MODULUS
         self.sequences[sender] += 1
         self.applied += 1

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from mpitrain.compression import digest
 from mpitrain.compression import message as wire_form
-from mpitrain.compression.residual import Entries
+from mpitrain.compression.replica import digest, digest_change
+from mpitrain.compression.residual import NO_LEVELS, Entries
 from mpitrain.compression.thresholds import round_weights
 from mpitrain.errors import TrainingFailed, WireError
 from mpitrain.protocols.peers.replica import TRAILER, Replica, odd_ones
@@ -117,9 +117,9 @@ def test_the_digest_by_numpy() -> None:
     with np.errstate(over="ignore"):
         x = np.arange(1, LENGTH + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
         total = int((r.counts.astype(np.int64).view(np.uint64) * (x ^ (x >> np.uint64(29)))).sum())
-    assert digest.of_replica(r.counts, r.weights) == (total, -1)
+    assert digest(r.counts, r.weights) == (total, -1)
     r.apply_own(Entries(words(1, -3, 1000)), 12345)
-    assert digest.of_replica(r.counts, r.weights)[0] == (total + digest.of_words(words(1, -3, 1000), 12345)) % 2**64
+    assert digest(r.counts, r.weights)[0] == (total + digest_change(words(1, -3, 1000), 12345, NO_LEVELS)) % 2**64
 
 
 def test_the_odd_ones_are_those_unlike_most() -> None:
