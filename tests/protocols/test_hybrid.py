@@ -19,8 +19,7 @@ from mpitrain.models.model import Draws
 from mpitrain.models.network import Network
 from mpitrain.protocols import hybrid, synchronous
 from mpitrain.protocols.hybrid.connected import order_of
-from mpitrain.protocols.hybrid.exchange import KINDS
-from mpitrain.protocols.hybrid.transfers import Transfers
+from mpitrain.protocols.hybrid.exchange import KINDS, Transfers
 from mpitrain.sampling.batch import Batch, SampleForm
 from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import stream
@@ -230,8 +229,9 @@ def test_columns_are_exchanged_only_where_they_are_connected(transport, session_
 def test_a_wait_says_what_it_is_for() -> None:
     """Which a user reads when it is overdue; "the other ranks' other" once."""
     said: list[str] = []
+    traffic = SimpleNamespace(bytes_received=0)
     transport = SimpleNamespace(
-        clock=lambda: 0.0, traffic=SimpleNamespace(bytes_received=0), wait=lambda request, what: said.append(what)
+        size=2, clock=lambda: 0.0, traffic=traffic, wait=lambda request, what: said.append(what)
     )
     for kind in KINDS:
         Transfers(cast("Any", transport), overlap=False).start(kind, lambda: None)

@@ -12,8 +12,7 @@ from mpitrain.flat import Array, share
 from mpitrain.models.layer import Views
 from mpitrain.models.layers.dropout import DropoutShare
 from mpitrain.models.partition import Partition, SplitStage
-from mpitrain.protocols.hybrid.exchange import ActivationExchange
-from mpitrain.protocols.hybrid.transfers import Transfer
+from mpitrain.protocols.hybrid.exchange import ActivationExchange, Transfer
 from mpitrain.sampling.rounds import FullyConnectedRound, rounds
 
 #: Called with the names of parameters whose gradients are final, and the number of examples they are means over.
@@ -71,8 +70,8 @@ class Connected:
                 self._transfers.wait(returning[each.number - 2])
             loss += self._forward(each, x, targets)
             returning.append(self._backward(each, own, first, len(targets), each is order[-1]))
-        for transfer in returning:
-            self._transfers.wait(transfer)
+        for gradients in returning:
+            self._transfers.wait(gradients)
         for each in order if self._sub else ():  # from gradients of a round's mean loss to those of the minibatch's
             rows = self._exchange.rows_of(each, own, first)
             np.multiply(rows, each.examples / len(targets), out=rows)

@@ -1,24 +1,97 @@
-"""What the ranks of a hybrid send each other within a minibatch, each kind as one nonblocking collective.
+"""What the ranks of a hybrid send each other within a minibatch, each kind as one nonblocking collective; calling MPI
+for them while the rank computes, and how much of their time that hid.
+
+MPI moves a message mostly when it is called. Of the two remedies, a call every few milliseconds of computing and a
+thread that calls, the first is used: benchmarks/hybrid/progress.py measures both.
 
 Floats received a rank and minibatch, for K ranks of b examples, A activations, layers of N units and W convolution
 weights, in equal slices: (K−1)bA activations and as many of their gradients, (K−1)bN units and as many of theirs for
 each boundary between fully connected layers, 2(K−1)/K·W convolution gradients.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from mpitrain.flat import Array, share
 from mpitrain.models.workspace import Workspace
-from mpitrain.protocols.hybrid.transfers import OTHER, Transfer, Transfers
+from mpitrain.mpi import Transport
 from mpitrain.sampling.rounds import FullyConnectedRound
 
 ACTIVATIONS, ACTIVATION_GRADIENTS = "activations", "activation_gradients"
 UNITS, UNIT_GRADIENTS = "unit_activations", "unit_gradients"
 CONV_GRADIENTS = "conv_gradients"
+OTHER = "other"  # small ones: targets, losses, sums of squares
 KINDS = (ACTIVATIONS, ACTIVATION_GRADIENTS, UNITS, UNIT_GRADIENTS, CONV_GRADIENTS, OTHER)
+
+
+@dataclass(eq=False)
+class Transfer:
+    """One operation. Its buffers must stay untouched until it is done."""
+
+    request: Any
+    kind: str
+    done: bool = False
+
+
+class Transfers:
+    """The operations of one rank, their bytes and their time.
+
+    `received`: payload bytes by kind. `seconds`: time in which any operation was under way; `waited`: time in which the
+    rank did nothing but wait for one. Their difference was hidden behind computing. An operation that ended between two
+    calls of `progress` counts as under way until the second. Without `overlap` every operation is waited for at once.
+    """
+
+    def __init__(self, transport: Transport, overlap: bool = True) -> None:
+        self.transport, self._clock, self._overlap = transport, transport.clock, overlap
+        self._open: list[Transfer] = []
+        self.received: Counter[str] = Counter()
+        self.seconds = self.waited = 0.0
+        self._since = 0.0
+
+    def start(self, kind: str, start: Callable[..., Any], *arguments: Any) -> Transfer:
+        """Start an operation of the transport's. All ranks start them in the same order. One rank has nothing to do."""
+        if self.transport.size == 1:
+            return Transfer(None, kind, done=True)
+        if not self._open:
+            self._since = self._clock()
+        before = self.transport.traffic.bytes_received
+        transfer = Transfer(start(*arguments), kind)
+        self.received[kind] += self.transport.traffic.bytes_received - before
+        self._open.append(transfer)
+        if not self._overlap:
+            self.wait(transfer)
+        return transfer
+
+    def progress(self) -> None:
+        """Let the operations in progress advance."""
+        for transfer in tuple(self._open):
+            if transfer.request.Test():
+                self._close(transfer)
+
+    @property
+    def push(self) -> Callable[[], None] | None:
+        """`progress`, or None if nothing is in progress, so that a matrix product need not be cut into blocks."""
+        return self.progress if self._open else None
+
+    def wait(self, transfer: Transfer | None) -> None:
+        """Wait for an operation, if there is one. Raises Overdue."""
+        if transfer is None or transfer.done:
+            return
+        began = self._clock()
+        what = "targets or losses" if transfer.kind == OTHER else transfer.kind.replace("_", " ")
+        self.transport.wait(transfer.request, f"the other ranks' {what}")
+        self.waited += self._clock() - began
+        self._close(transfer)
+
+    def _close(self, transfer: Transfer) -> None:
+        transfer.done = True
+        self._open.remove(transfer)
+        if not self._open:
+            self.seconds += self._clock() - self._since
 
 
 class ActivationExchange:
@@ -29,22 +102,18 @@ class ActivationExchange:
         self._part, self._parts = self._transport.rank, self._transport.size
         self._width, self._workspace = width, workspace
 
-    def start_targets(self, own: Array, count: int) -> tuple[Transfer | None, Array]:
+    def start_targets(self, own: Array, count: int) -> tuple[Transfer, Array]:
         """Start gathering the targets [count] of the whole minibatch from every rank's own; returns them, too."""
-        if self._parts == 1:
-            return None, own
-        out = self._workspace.array("targets", (count,), own.dtype)
+        out = own if self._parts == 1 else self._workspace.array("targets", (count,), own.dtype)
         return self.transfers.start(OTHER, self._transport.start_gather, own, out, counts_of(count, self._parts)), out
 
-    def start_activations(self, each: FullyConnectedRound, own: Array, first: int) -> tuple[Transfer | None, Array]:
+    def start_activations(self, each: FullyConnectedRound, own: Array, first: int) -> tuple[Transfer, Array]:
         """Start gathering a round's activations [n, width]; returns them, too. `own` are this rank's, from
         example `first` on.
 
         There are two buffers in turn: a round's activations stay until the round after the next one starts.
         """
         mine = self.rows_of(each, own, first)
-        if self._parts == 1:
-            return None, mine
         if len(each.pieces) == 1 and len(mine):
             out = mine
         else:
@@ -55,12 +124,11 @@ class ActivationExchange:
         start = self._transport.start_gather
         return self.transfers.start(ACTIVATIONS, start, mine, out, self._counts(each)), out
 
-    def start_gradients(self, each: FullyConnectedRound, terms: Array, own: Array, first: int) -> Transfer | None:
+    def start_gradients(self, each: FullyConnectedRound, terms: Array, own: Array, first: int) -> Transfer:
         """Sum the ranks' terms [n, width] of the round's activation gradients; each rank gets those of its examples."""
         mine = self.rows_of(each, own, first)
         if self._parts == 1:
             np.copyto(mine, terms)
-            return None
         if len(each.pieces) == 1:
             start, root = self._transport.start_reduce, each.pieces[0].rank
             return self.transfers.start(ACTIVATION_GRADIENTS, start, root, terms, mine if len(mine) else None)
@@ -69,22 +137,18 @@ class ActivationExchange:
 
     def gather_units(self, units: Array) -> None:
         """Fill in the other ranks' rows of `units` [units, n]."""
-        if self._parts > 1:
-            counts = self._unit_counts(units)
-            self.transfers.wait(self.transfers.start(UNITS, self._transport.start_gather, None, units, counts))
+        start, counts = self._transport.start_gather, self._unit_counts(units)
+        self.transfers.wait(self.transfers.start(UNITS, start, None, units, counts))
 
-    def start_unit_gradients(self, terms: Array, own: Array) -> Transfer | None:
+    def start_unit_gradients(self, terms: Array, own: Array) -> Transfer:
         """Sum the ranks' terms [units, n]; `own` [own units, n] gets the own units' rows of the sum."""
-        if self._parts == 1:
-            return None
         start = self._transport.start_reduce_scatter
         return self.transfers.start(UNIT_GRADIENTS, start, terms, own, self._unit_counts(terms))
 
     def reduce(self, array: Array, how: str) -> None:
         """Replace a small array by its maximum or sum over the ranks."""
-        if self._parts > 1:
-            start = self._transport.start_maximum if how == "max" else self._transport.start_sum
-            self.transfers.wait(self.transfers.start(OTHER, start, array))
+        start = self._transport.start_maximum if how == "max" else self._transport.start_sum
+        self.transfers.wait(self.transfers.start(OTHER, start, array))
 
     def terms(self, each: FullyConnectedRound, dtype: np.dtype) -> Array:
         """A buffer [n, width] for a round's gradients; there are two in turn."""
