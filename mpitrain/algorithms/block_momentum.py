@@ -12,7 +12,7 @@ from mpitrain.algorithms.delayed import DelayedMomentum, MovedBy
 from mpitrain.algorithms.interface import Algorithm
 from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain
 from mpitrain.algorithms.optimizers.outer import LookAhead, OuterMomentum
-from mpitrain.algorithms.roles import AveragingRule, Largest
+from mpitrain.algorithms.roles import AveragingRule
 from mpitrain.algorithms.space import COMMON, PERIODS, Choice
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
@@ -167,7 +167,6 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         outer = OuterMomentum(mu, self.rate, self.look_ahead, self.unit == "learning-rate")
         rule = BlockRule(vectors, outer, self.optimizer(fast), self.tau, self.buffers)
         if self.top_k:
-            rule.largest = Largest(self.tau, self.top_k, self.chunk, self.bits, self.error_decay)
             rule.vectors["error"] = np.zeros_like(x)
         return rule
 

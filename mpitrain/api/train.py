@@ -175,7 +175,7 @@ def _witness(transport: Transport, config: Config, options: TrainOptions, folder
 
 
 def _compile(transport: Transport, config: Config, prepared: Prepared) -> None:
-    """Compile the loops: one rank of each node fills the cache, then the others read it."""
+    """Compile the loops, or read them from the cache."""
     device, corpus, network = prepared.device, prepared.corpus, prepared.network
     dtype = np.dtype(config.training.dtype)
 
@@ -186,12 +186,7 @@ def _compile(transport: Transport, config: Config, prepared: Prepared) -> None:
         warm(network, dtype, device.to_device)
         device.compile_rules(dtype)
 
-    for leaders in (True, False):
-        if transport.leader is leaders:
-            with transport.working():
-                transport.runtime.once("the compilation", once)
-        if leaders:
-            transport.local_barrier("the compilation")
+    transport.leader_first(lambda: transport.runtime.once("the compilation", once), "the compilation")
 
 
 def pretrain(session: Session) -> None:

@@ -3,6 +3,7 @@
 import copy
 import itertools
 import os
+from collections.abc import Callable
 
 import numpy as np
 
@@ -60,6 +61,16 @@ class Transport(Messages, Collectives):
     def local_barrier(self, what: str) -> None:
         """Wait for the ranks of this node."""
         self.wait(self._local.Ibarrier(), what)
+
+    def leader_first(self, action: Callable[[], object], what: str) -> None:
+        """Do what calls no MPI on the first rank of each node, where it fills a cache, then on the others, which read
+        it. Collective."""
+        for leaders in (True, False):
+            if self.leader is leaders:
+                with self.working():
+                    action()
+            if leaders:
+                self.local_barrier(what)
 
     def has_shared_memory(self, nbytes: int) -> bool:
         """Whether every node has room for this many bytes of shared memory; containers often have 64 MB. An MPI that

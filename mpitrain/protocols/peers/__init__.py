@@ -66,9 +66,5 @@ def require_same_network(session: Session) -> None:
 
 
 def compile_loops(transport: Transport, options: SparseDelta, dtype: np.dtype) -> None:
-    """One rank of each node fills the cache of compiled loops, then the others read it."""
-    for leaders in (True, False):
-        if transport.leader is leaders:
-            with transport.working():
-                warm(options.codec, options.bits, dtype)
-        transport.local_barrier("the compilation")
+    """Compile the loops, or read them from the cache."""
+    transport.leader_first(partial(warm, options.codec, options.bits, dtype), "the compilation")
