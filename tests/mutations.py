@@ -280,7 +280,7 @@ MUTATIONS = [
     ),
     Mutation(
         "slow workers take as many steps as fast ones",
-        f"{SERVER}/speeds.py",
+        f"{SERVER}/merging_master.py",
         "        return known.get(worker, fastest), fastest\n",
         "        return fastest, fastest\n",
         "block-momentum",

@@ -10,7 +10,7 @@ import numpy as np
 
 from mpitrain.algorithms.delayed import DelayedMomentum, MovedBy
 from mpitrain.algorithms.interface import Algorithm
-from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain
+from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer
 from mpitrain.algorithms.optimizers.outer import LookAhead, OuterMomentum
 from mpitrain.algorithms.roles import AveragingRule
 from mpitrain.algorithms.space import COMMON, PERIODS, Choice
@@ -155,12 +155,6 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     @property
     def units(self) -> tuple[object, ...]:
         return self.has_master, self.unit, self.look_ahead
-
-    def own_vectors(self) -> int:
-        if self.has_master:
-            return 0
-        x = np.zeros(1, np.float32)
-        return len(self.averaging(x, {"theta": x, **self.beside(x)}, 2, plain).vectors)
 
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "BlockRule":
         mu = 1 - 1 / ranks if self.momentum is None else self.momentum

@@ -12,7 +12,7 @@ import numpy as np
 from mpitrain.algorithms.averaging import moving_average
 from mpitrain.algorithms.centred import Elastic
 from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer
-from mpitrain.algorithms.optimizers.sgd import look_ahead, mdownpour
+from mpitrain.algorithms.optimizers.sgd import behind, mdownpour
 from mpitrain.algorithms.roles import MasterRule, Merge, WorkerRule
 from mpitrain.algorithms.server import Served, ServerRule
 from mpitrain.algorithms.space import COMMON, PERIODS, Choice, MomentumChoice
@@ -86,11 +86,7 @@ class Mdownpour(Served, frozen=True, tag_field="name", tag="mdownpour"):
 
     def model(self, vectors: Buffers) -> Array:
         """x = y − δv."""
-        if not self.delta:
-            return vectors["theta"]
-        x = np.empty_like(vectors["theta"])
-        look_ahead(x, vectors["theta"], vectors["velocity"], -self.delta)
-        return x
+        return behind(vectors, self.delta)
 
     def master(self, fast: Fast) -> MasterRule:
         return _MdownpourMaster(self.delta, fast)

@@ -146,7 +146,12 @@ class Algorithm(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
 
     def own_vectors(self) -> int:
         """How many vectors a worker keeps for itself; a checkpoint holds them in addition to the shared ones."""
-        return len(self.own(np.zeros(1, np.float32)))
+        x = np.zeros(1, np.float32)
+        if self.additive:
+            return len(self.worker(x, x, 2, plain).vectors)
+        if self.protocol == "model-averaging":
+            return len(self.averaging(x, {"theta": x, **self.beside(x)}, 2, plain).vectors)
+        return len(self.own(x))
 
     @property
     def momentum_changes(self) -> bool:

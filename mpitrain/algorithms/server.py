@@ -11,7 +11,7 @@ import numpy as np
 
 from mpitrain.algorithms.centred import Centred
 from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer
-from mpitrain.algorithms.optimizers.sgd import classical, look_ahead, sgd
+from mpitrain.algorithms.optimizers.sgd import behind, classical, sgd
 from mpitrain.algorithms.roles import MasterRule, Merge, RoundRule
 from mpitrain.algorithms.space import COMMON, MOMENTA, Choice
 from mpitrain.algorithms.staleness import Dana, GapAware
@@ -132,11 +132,7 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
 
     def model(self, vectors: Buffers) -> Array:
         """Θ; DANA's vector "theta" is Θ + μ Σ_w v_w, from which the look-ahead is subtracted."""
-        if self.staleness != "dana":
-            return vectors["theta"]
-        theta = np.empty_like(vectors["theta"])
-        look_ahead(theta, vectors["theta"], vectors["velocity"], -self.momentum)
-        return theta
+        return behind(vectors, self.momentum) if self.staleness == "dana" else vectors["theta"]
 
     @property
     def momentum_changes(self) -> bool:

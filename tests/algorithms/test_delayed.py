@@ -13,7 +13,7 @@ from mpitrain.algorithms.delayed import DelayedMomentum
 from mpitrain.algorithms.optimizers.outer import OuterMomentum
 from mpitrain.algorithms.roles import Merge
 from mpitrain.errors import BadInput
-from mpitrain.protocols.server.speeds import Speeds
+from mpitrain.protocols.server.merging_master import Speeds
 
 SHORT = ("training.epochs=2", "run.progress=none", "run.threads=1", "algorithm.name=block-momentum", "algorithm.tau=4")
 

@@ -39,6 +39,16 @@ def look_ahead(out: Array, x: Array, v: Array, mu: float) -> None:
     np.add(out, x, out=out)
 
 
+def behind(vectors: Buffers, mu: float) -> Array:
+    """The x of which the vector "theta" is the look-ahead by μ times the vector "velocity"."""
+    theta = vectors["theta"]
+    if not mu:
+        return theta
+    x = np.empty_like(theta)
+    look_ahead(x, theta, vectors["velocity"], -mu)
+    return x
+
+
 def classical(theta: Array, v: Array, g: Array, scratch: Array, *, eta: float, mu: float) -> None:
     """Classical momentum where `g` is the gradient at θ; Nesterov's (Sutskever et al. 2013) where it is the gradient at
     θ + μv, which `look_ahead` gives."""
@@ -51,7 +61,7 @@ def classical(theta: Array, v: Array, g: Array, scratch: Array, *, eta: float, m
 def mdownpour(y: Array, v: Array, g: Array, scratch: Array, *, eta: float, delta: float) -> None:
     """Momentum DOWNPOUR, τ = 1: `g` is a worker's gradient at y.
 
-    This is Nesterov's momentum in the variable y = x + δv. The model is x: `look_ahead(x, y, v, -delta)`.
+    This is Nesterov's momentum in the variable y = x + δv. The model is x, as by `behind`.
     """
     # v ← δv − ηg
     accelerate(v, g, scratch, eta=eta, mu=delta)

@@ -19,8 +19,7 @@ from mpitrain.flat import Array, block_pairs, on_host
 from mpitrain.models.model import Consumer
 from mpitrain.protocols.messages import Copied, Done, Finite, PeriodLosses, Report, Token
 from mpitrain.protocols.server.interface import Centre
-from mpitrain.protocols.server.link import MasterLink
-from mpitrain.protocols.server.round_robin import RoundRobin
+from mpitrain.protocols.server.link import MasterLink, RoundRobin
 from mpitrain.protocols.standby import hear
 from mpitrain.sampling.queue import Natural, Queue, Row, Work, joined, of_rows, to_rows
 from mpitrain.sampling.stages import Settings

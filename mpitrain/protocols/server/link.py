@@ -1,11 +1,13 @@
-"""A worker's link to its master, which notes the master's messages as they come."""
+"""A worker's link to its master, which notes the master's messages as they come; and in round-robin order its part in
+that, a token that passes from worker to worker."""
 
 from collections.abc import Callable
 from typing import TypeVar
 
 from mpitrain.errors import WireError
+from mpitrain.mpi import Transport
 from mpitrain.protocols import messages
-from mpitrain.protocols.messages import TO_MASTER, TO_WORKER, Assignment, FromWorker, Piece, Place
+from mpitrain.protocols.messages import TO_MASTER, TO_NEXT, TO_WORKER, Assignment, FromWorker, Piece, Place, Token, pack
 from mpitrain.training.context import Session
 
 Wanted = TypeVar("Wanted", Assignment, Place, Piece)
@@ -73,3 +75,26 @@ class MasterLink:
         if not isinstance(answer, wanted):
             raise WireError(f"rank {self.master} sent {answer} where {wanted.__name__} was due")
         return answer
+
+
+class RoundRobin:
+    """A worker's part in round-robin order: the one that holds the token has the turn. `token`: None while another
+    worker has it."""
+
+    def __init__(self, transport: Transport, number: int, workers: list[int]) -> None:
+        self.transport = transport
+        self.token: Token | None = None
+        self.stopping = False  # whether a worker that had it before was asked to stop
+        self._next = workers[(number + 1) % len(workers)]
+
+    def has_turn(self) -> bool:
+        """Whether this worker has the token, or it has just arrived."""
+        if self.token is None and (arrived := TO_NEXT.poll(self.transport)) is not None:
+            self.token = arrived[1].message
+            self.stopping |= arrived[1].stopping
+        return self.token is not None
+
+    def end_turn(self, token: Token, stopping: bool) -> None:
+        """Pass the token on; `stopping` tells the next worker to stop, too."""
+        self.token = None
+        self.transport.post(self._next, TO_NEXT.tag, pack(token, stopping))

@@ -4,16 +4,19 @@ It hands samples out, applies what the workers push one after another, and evalu
 every worker is working on, and therefore saves without asking them.
 """
 
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from mpitrain.errors import WireError
 from mpitrain.protocols.messages import Assignment, Claim, FromWorker, Gradient, Grant, Pulled, Ready
 from mpitrain.protocols.server.master import Master
 from mpitrain.protocols.server.merged import MergingCentre
-from mpitrain.protocols.server.speeds import Speeds
 from mpitrain.protocols.server.updates import Updates
 from mpitrain.sampling.queue import Work
 from mpitrain.training.context import Session
+
+LATEST = 4  # rounds of a worker that count: a master that is busy takes note of some of them late
 
 
 class MergingMaster(Master):
@@ -192,3 +195,27 @@ class MergingMaster(Master):
                     self._next = (self._next + step + 1) % len(self.workers)
                 return worker
         return None
+
+
+class Speeds:
+    """The speed of each worker: measured samples a second, or those `given`, repeated if there are more workers."""
+
+    def __init__(self, given: Sequence[float], clock: Callable[[], float], workers: Sequence[int]) -> None:
+        self._clock, self._began = clock, dict[int, float]()
+        self._rounds = {worker: deque[float](maxlen=LATEST) for worker in workers}
+        self._given = {worker: given[number % len(given)] for number, worker in enumerate(workers)} if given else {}
+
+    def began(self, worker: int) -> None:
+        """Note that a worker gets samples now."""
+        self._began[worker] = self._clock()
+
+    def ended(self, worker: int, samples: int) -> None:
+        """Note that a worker has trained on `samples` samples since `began`."""
+        if (seconds := self._clock() - self._began[worker]) > 0:
+            self._rounds[worker].append(samples / seconds)
+
+    def of(self, worker: int) -> tuple[float, float]:
+        """The speeds of a worker and of the fastest; equal as long as that worker's speed is not known."""
+        known = self._given or {each: max(rounds) for each, rounds in self._rounds.items() if rounds}
+        fastest = max(known.values(), default=1.0)
+        return known.get(worker, fastest), fastest
