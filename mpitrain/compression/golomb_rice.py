@@ -41,6 +41,16 @@ def size(words, k):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True)
+def flushed(window, filled, out, at):  # type: ignore[no-untyped-def]
+    """Write the lowest 32 of the `filled` bits of a window to `out[at]` if there are as many; returns the window, its
+    bits, and where the next ones go."""
+    if filled < np.uint64(32):
+        return window, filled, at
+    out[at] = np.uint32(window)
+    return window >> np.uint64(32), filled - np.uint64(32), at + 1
+
+
+@njit(cache=True, nogil=True)
 def encode(words, k, out):  # type: ignore[no-untyped-def]
     """Encode `words` uint32 [n], ascending by index, to `out` uint32 [size(words, k)]."""
     low = (np.uint64(1) << np.uint64(k)) - np.uint64(1)
@@ -55,23 +65,13 @@ def encode(words, k, out):  # type: ignore[no-untyped-def]
         while True:  # at most 32 ones at a time; `filled` is below 32 here
             ones = min(quotient, np.uint64(32))
             window |= ((np.uint64(1) << ones) - np.uint64(1)) << filled
-            filled += ones
+            window, filled, at = flushed(window, filled + ones, out, at)
             quotient -= ones
-            if filled >= np.uint64(32):
-                out[at] = np.uint32(window)
-                at += 1
-                window >>= np.uint64(32)
-                filled -= np.uint64(32)
             if quotient == np.uint64(0):
                 break
         code = (np.uint64(word >> np.uint32(31)) << np.uint64(1)) | ((rest & low) << np.uint64(2))
         window |= code << filled
-        filled += tail
-        if filled >= np.uint64(32):
-            out[at] = np.uint32(window)
-            at += 1
-            window >>= np.uint64(32)
-            filled -= np.uint64(32)
+        window, filled, at = flushed(window, filled + tail, out, at)
     if filled > np.uint64(0):
         out[at] = np.uint32(window)
 

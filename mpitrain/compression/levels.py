@@ -6,9 +6,8 @@ Bits fill uint32 words from the lowest bit up; the last word is padded with zero
 import numpy as np
 from numba import njit
 
+from mpitrain.compression.golomb_rice import flushed
 from mpitrain.compression.thresholds import COUNT_MAX
-
-WORD = np.uint64(32)
 
 
 def size(count: int, width: int) -> int:
@@ -22,12 +21,7 @@ def encode(levels, width, out):  # type: ignore[no-untyped-def]
     window, filled, at = np.uint64(0), np.uint64(0), 0
     for level in levels:
         window |= np.uint64(level - 1) << filled
-        filled += np.uint64(width)
-        if filled >= WORD:
-            out[at] = np.uint32(window)
-            at += 1
-            window >>= WORD
-            filled -= WORD
+        window, filled, at = flushed(window, filled + np.uint64(width), out, at)
     if filled > np.uint64(0):
         out[at] = np.uint32(window)
 
@@ -43,7 +37,7 @@ def decode(payload, width, levels):  # type: ignore[no-untyped-def]
     for j in range(levels.size):
         if filled < np.uint64(width):
             window |= np.uint64(payload[at]) << filled
-            filled += WORD
+            filled += np.uint64(32)
             at += 1
         level = (window & low) + np.uint64(1)
         if level > np.uint64(COUNT_MAX):

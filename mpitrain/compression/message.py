@@ -105,6 +105,7 @@ class WireForm:
 
     def __init__(self, length: int, bits: int, codec: str, starts: Array = NO_STARTS) -> None:
         self.length, self.bits, self.codec, self.starts = length, bits, codec, starts
+        self._bits_field = 0 if bits == 1 else bits  # in the header
         self._words = np.empty(length, np.uint32)
         self._levels = np.empty_like(self._words) if bits > 1 else NO_LEVELS
         self._tables = np.empty(starts.size * greatest_level(bits) if starts.size else 0, np.uint32)
@@ -196,8 +197,3 @@ class WireForm:
         tensors = np.searchsorted(self.starts, indices, side="right") - 1
         codes = codes.astype(np.int64) - 1 if codes.size else 0
         return tensors * greatest_level(self.bits) + codes
-
-    @property
-    def _bits_field(self) -> int:
-        """The header's field for the bits of an element, which is 0 for one bit."""
-        return 0 if self.bits == 1 else self.bits
