@@ -24,7 +24,7 @@ from mpitrain.mpi import segments
 from mpitrain.mpi.communicator import Communicator, Pace, Runtime, Window
 from mpitrain.mpi.heartbeats import PROBES
 from mpitrain.mpi.launcher import MPI, initialise
-from mpitrain.mpi.watchdog import Blocking, Watchdog
+from mpitrain.mpi.watchdog import Blocking, Watchdog, Working
 from mpitrain.start import first_deadline, local_rank_of, rank_of
 
 T = TypeVar("T")
@@ -54,7 +54,7 @@ class Process(Runtime):
             return
         self._watchdog.rank, patience = rank_of(os.environ, 0), first_deadline(sys.argv)
         self.warn_of_little_memory()
-        with self._watchdog.blocking("MPI_Init", patience, LOADING):
+        with Blocking(self._watchdog, "MPI_Init", patience, LOADING):
             initialise()
         self._patience = patience
         self._watchdog.rank = MPI.COMM_WORLD.rank  # the watchdog's thread may not ask
@@ -73,16 +73,16 @@ class Process(Runtime):
 
     def blocking(self, call: str, deadline: float) -> Blocking:
         self._watchdog.deadline_key = self.deadline_key
-        return self._watchdog.blocking(call, deadline)
+        return Blocking(self._watchdog, call, deadline)
 
     def without_stopped(self, call: str, deadline: float) -> Blocking:
         """Like `blocking`, for a call that returns once stopped ranks have ended: those of this node are ended."""
-        return self._watchdog.blocking(call, deadline, 2 * deadline, goes_on=True)  # other nodes' ranks end theirs
+        return Blocking(self._watchdog, call, deadline, 2 * deadline, goes_on=True)  # other nodes' ranks end theirs
 
     def working(self, beat: Callable[[], None], step: float) -> AbstractContextManager[object]:
         if MPI.Query_thread() < MPI.THREAD_SERIALIZED:  # by whoever started MPI before
             return nullcontext()
-        return self._watchdog.working(beat, step, self.grace)
+        return Working(self._watchdog, beat, step, self.grace)
 
     @staticmethod
     def allocate(size: int, communicator: Communicator, shared: bool) -> Window:

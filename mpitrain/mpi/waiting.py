@@ -188,23 +188,20 @@ def overdue(member: Member, seconds: float, silent: Sequence[int], what: str) ->
     return Overdue(f"rank {member.rank}: waited {seconds:g} s for {whom}; {key} sets the seconds", silent)
 
 
+@dataclass
 class Backoff:
     """Sleeps between polls: an eighth of the time waited so far, so that no wait is prolonged by much more."""
 
-    def __init__(
-        self,
-        member: Member,
-        what: str,
-        whom: Whom,
-        nap: float | None,
-        yielding: float,
-        kind: str = "waiting",
-        nbytes: int | None = None,
-    ) -> None:
-        self._member, self._what, self._whom, self._nap, self._kind = member, what, whom, nap, kind
-        self._nbytes = nbytes
-        self._clock, self._pause = member.clock, member.runtime.pause
-        self._yields_until = self._clock() + yielding if yielding else -inf
+    member: Member
+    what: str
+    whom: Whom
+    nap: float | None
+    yielding: float
+    kind: str = "waiting"
+    nbytes: int | None = None
+
+    def __post_init__(self) -> None:
+        self._yields_until = self.member.clock() + self.yielding if self.yielding else -inf
         self.reset()
 
     def reset(self) -> None:
@@ -214,17 +211,17 @@ class Backoff:
 
     def pause(self) -> None:
         """Sleep a little. Raises Overdue naming what is waited for, and the ranks that are silent."""
-        stopwatch = self._member.stopwatch
+        stopwatch = self.member.stopwatch
         if stopwatch.listener is not None and self._about is None:
             self._about = self._told()
-        with stopwatch.on(self._kind, self._about):
+        with stopwatch.on(self.kind, self._about):
             self._sleep()
 
     def _sleep(self) -> None:
-        t = self._member
+        t = self.member
         patience = t.deadline / BEATS / 2
-        if self._yields_until > -inf and self._clock() < self._yields_until:
-            self._pause(0.0, patience, self._describe)
+        if self._yields_until > -inf and t.clock() < self._yields_until:
+            t.runtime.pause(0.0, patience, self._describe)
             return
         now = t.waking()
         if self._began is None:
@@ -232,30 +229,30 @@ class Backoff:
         waited = now - self._began
         if waited > patience and t.heartbeats.attend(now, t.deadline, working=False):
             self._require_life(self._began, now)
-        self._pause(self._nap or min(max(waited / 8, SHORTEST_SLEEP), LONGEST_SLEEP), patience, self._describe)
+        t.runtime.pause(self.nap or min(max(waited / 8, SHORTEST_SLEEP), LONGEST_SLEEP), patience, self._describe)
 
     def _describe(self) -> str:
         whom = self._awaited()
-        return self._what if whom is None else f"{named(whom)} ({self._what})"
+        return self.what if whom is None else f"{named(whom)} ({self.what})"
 
     def _told(self) -> Activity:
         """What is waited for, as a trace shows it: of many ranks the first, since a trace has many waits."""
         whom = self._awaited()
         if whom is None:
-            return Activity(self._what, None, self._nbytes, inf)
-        return Activity(self._what, tuple(whom[:TOLD]), self._nbytes, inf, max(len(whom) - TOLD, 0))
+            return Activity(self.what, None, self.nbytes, inf)
+        return Activity(self.what, tuple(whom[:TOLD]), self.nbytes, inf, max(len(whom) - TOLD, 0))
 
     def _awaited(self) -> Sequence[int] | None:
-        return self._whom() if callable(self._whom) else self._whom
+        return self.whom() if callable(self.whom) else self.whom
 
     def _require_life(self, began: float, now: float) -> None:
         """Raise Overdue if a rank that is waited for has been silent for a deadline. If all are heard but wait
         themselves, for a rank that they will name, raise it after two deadlines in which no rank has worked."""
-        t, beats, deadline = self._member, self._member.heartbeats, self._member.deadline
+        t, beats, deadline = self.member, self.member.heartbeats, self.member.deadline
         whom = self._awaited()
         silent = beats.silent(beats.others if whom is None else whom, began, now, deadline)
         if silent := silent or beats.missing(now, deadline):
-            raise overdue(t, deadline, silent, self._what)
+            raise overdue(t, deadline, silent, self.what)
         patience = 2 * deadline if beats.others else deadline
         if now - max(began, beats.worked) > patience + t.grace:
-            raise overdue(t, patience, (), self._what)
+            raise overdue(t, patience, (), self.what)

@@ -44,6 +44,7 @@ class Blocking:
     ) -> None:
         self._dog, self.name, self.deadline, self.goes_on = dog, name, deadline, goes_on
         self.patience, self.step = max(patience, deadline), min(deadline / STEPS, LONGEST)
+        dog.start()
 
     def __enter__(self) -> None:
         self._dog.task = self
@@ -75,10 +76,11 @@ class Working:
     Within another such context it changes nothing.
     """
 
-    def __init__(self, dog: "Watchdog", beat: Callable[[], None], step: float, grace: float) -> None:
+    def __init__(self, dog: "Watchdog", beat: Callable[[], None], step: float, grace: float = Runtime.grace) -> None:
         self._dog, self._beat, self.step, self._grace = dog, beat, step, grace
         self._error: Exception | None = None
         self._since = 0.0
+        dog.start()
 
     def __enter__(self) -> None:
         self._inner = self._dog.task is not None
@@ -105,25 +107,13 @@ class Working:
 class Watchdog:
     """Ends the process by `end(line)` when a call outlasts its deadline. Arming it for a call is one assignment."""
 
-    def __init__(
-        self, end: Callable[[str], None], rank: int = 0, sleep: Callable[[float], object] | None = None
-    ) -> None:
+    def __init__(self, end: Callable[[str], None]) -> None:
         self.task: Blocking | Working | None = None
-        self.rank, self._end, self._woken = rank, end, threading.Event()
+        self.rank, self._end, self._woken = 0, end, threading.Event()
         self.deadline_key = Runtime.deadline_key
-        self._sleep = self._woken.wait if sleep is None else sleep
+        self.sleep: Callable[[float], object] = self._woken.wait
         self._looking = threading.Lock()
         self._thread: threading.Thread | None = None
-
-    def blocking(self, name: str, deadline: float, patience: float = 0.0, goes_on: bool = False) -> Blocking:
-        """Context around a call of MPI."""
-        self._start()
-        return Blocking(self, name, deadline, patience, goes_on)
-
-    def working(self, beat: Callable[[], None], step: float, grace: float = Runtime.grace) -> Working:
-        """Context of work without calls of MPI."""
-        self._start()
-        return Working(self, beat, step, grace)
 
     def begin(self, task: Working) -> None:
         """Watch this work from now on."""
@@ -135,7 +125,8 @@ class Watchdog:
         with self._looking:
             self.task = None
 
-    def _start(self) -> None:
+    def start(self) -> None:
+        """Start the thread, unless it runs."""
         if self._thread is None:
             self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
             self._thread.start()
@@ -143,7 +134,7 @@ class Watchdog:
     def _watch(self) -> None:
         seen, seconds, step = None, 0.0, LONGEST / 4
         while True:
-            self._sleep(step)
+            self.sleep(step)
             self._woken.clear()
             with self._looking:
                 task = self.task

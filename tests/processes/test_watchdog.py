@@ -13,7 +13,7 @@ from math import inf
 import pytest
 
 from mpitrain.errors import Overdue
-from mpitrain.mpi.watchdog import Watchdog
+from mpitrain.mpi.watchdog import Blocking, Watchdog, Working
 
 
 class Steps:
@@ -22,6 +22,11 @@ class Steps:
     def __init__(self) -> None:
         self.turn, self.ended = threading.Semaphore(0), list[str]()
         self.asleep, self.slept = threading.Semaphore(0), list[float]()
+
+    def watchdog(self) -> Watchdog:
+        dog = Watchdog(self.ended.append)
+        dog.sleep = self.sleep
+        return dog
 
     def sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
@@ -38,14 +43,15 @@ class Steps:
 def test_a_call_that_does_not_return_is_named_after_its_deadline() -> None:
     """A new call has a new deadline; between calls nothing is counted."""
     steps = Steps()
-    dog = Watchdog(steps.ended.append, 3, steps.sleep)
-    with dog.blocking("MPI_Win_free", 10.0):
+    dog = steps.watchdog()
+    dog.rank = 3
+    with Blocking(dog, "MPI_Win_free", 10.0):
         assert steps.asleep.acquire(timeout=60)
         steps.take(15)
     steps.take(30)
-    with dog.blocking("MPI_Comm_dup", 10.0):
+    with Blocking(dog, "MPI_Comm_dup", 10.0):
         steps.take(15)
-    with dog.blocking("MPI_Win_allocate", 10.0):
+    with Blocking(dog, "MPI_Win_allocate", 10.0):
         steps.take(20)
         assert not steps.ended
         for _ in range(3):
@@ -72,11 +78,11 @@ class Beats:
 def test_heartbeats_are_given_while_a_rank_works_and_only_then() -> None:
     """By the thread, once by the rank itself as it begins; work within work is the same."""
     steps, beats = Steps(), Beats()
-    dog = Watchdog(steps.ended.append, sleep=steps.sleep)
-    with dog.working(beats, 0.5):
+    dog = steps.watchdog()
+    with Working(dog, beats, 0.5):
         assert steps.asleep.acquire(timeout=60)
         steps.take(3)
-        with dog.working(beats, 0.5):
+        with Working(dog, beats, 0.5):
             steps.take(3)
         steps.take(3)
     steps.take(5)
@@ -87,8 +93,8 @@ def test_heartbeats_are_given_while_a_rank_works_and_only_then() -> None:
 def test_whom_a_rank_misses_at_work_it_names_when_the_work_is_done() -> None:
     """No heartbeat follows."""
     steps, beats = Steps(), Beats(3)
-    dog = Watchdog(steps.ended.append, sleep=steps.sleep)
-    with pytest.raises(Overdue, match="for rank 1"), dog.working(beats, 0.01):
+    dog = steps.watchdog()
+    with pytest.raises(Overdue, match="for rank 1"), Working(dog, beats, 0.01):
         assert steps.asleep.acquire(timeout=60)
         steps.take(20)
     assert len(beats.given) == 3 and not steps.ended
@@ -97,8 +103,8 @@ def test_whom_a_rank_misses_at_work_it_names_when_the_work_is_done() -> None:
 def test_a_rank_whose_work_goes_on_ends_though() -> None:
     """The others of the job may all be in such work."""
     steps = Steps()
-    dog = Watchdog(steps.ended.append, sleep=steps.sleep)
-    with suppress(Overdue), dog.working(Beats(3), 1.0):
+    dog = steps.watchdog()
+    with suppress(Overdue), Working(dog, Beats(3), 1.0):
         assert steps.asleep.acquire(timeout=60)
         for _ in range(4):
             steps.turn.release()
@@ -111,8 +117,8 @@ def test_a_rank_whose_work_goes_on_ends_though() -> None:
 def test_a_rank_that_the_others_wait_for_ends_its_work_first() -> None:
     """However long that takes, where the others go on without a lost rank and wait for it."""
     steps = Steps()
-    dog = Watchdog(steps.ended.append, sleep=steps.sleep)
-    with pytest.raises(Overdue, match="for rank 1"), dog.working(Beats(3), 1.0, inf):
+    dog = steps.watchdog()
+    with pytest.raises(Overdue, match="for rank 1"), Working(dog, Beats(3), 1.0, inf):
         assert steps.asleep.acquire(timeout=60)
         steps.take(20)
     assert not steps.ended

@@ -97,9 +97,9 @@ class SharedMemory(Versioned):
     """Memory of ranks on one node, accessed by loads and stores."""
 
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int) -> None:
-        self._segments, self._dtype = Segments(transport, HEADER + size * dtype.itemsize, shared=True), dtype
-        super().__init__(self._segments.segment(master), dtype, self._segments, transport.traffic)
-        self.gradient = self._segments.segment(transport.rank)[HEADER:].view(dtype)
+        memory = Segments(transport, HEADER + size * dtype.itemsize, shared=True)
+        super().__init__(memory.segment(master), dtype, memory, transport.traffic)
+        self.gradient = self.handed_over(transport.rank)
         self._pace = transport.runtime.pace
 
     def _version_seen(self) -> int:
@@ -112,7 +112,7 @@ class SharedMemory(Versioned):
 
     def handed_over(self, worker: int) -> Array:
         self._memory.sync()
-        return self._segments.segment(worker)[HEADER:].view(self._dtype)
+        return self._memory.segment(worker)[HEADER:].view(self.theta.dtype)
 
     def close(self) -> None:
         del self.gradient
@@ -123,18 +123,16 @@ class RemoteMemory(Versioned):
     """Memory of ranks on several nodes, read by one-sided gets (within a node MPI makes these plain loads)."""
 
     def __init__(self, transport: Transport, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> None:
-        nbytes = HEADER + size * dtype.itemsize
-        self.over_network = transport.nodes > 1
-        self._remote = Segments(transport, nbytes if transport.rank == master else HEADER)
-        super().__init__(self._remote.own, dtype, self._remote, transport.traffic)
-        self._master, self.gradient, self._seen = master, device.host_zeros(size, dtype), np.zeros(1, np.int64)
+        self._master, self.over_network = master, transport.nodes > 1
+        memory = Segments(transport, HEADER + (size * dtype.itemsize if transport.rank == master else 0))
+        super().__init__(memory.own, dtype, memory, transport.traffic)
+        self.gradient = device.host_zeros(size, dtype)
 
     def _version_seen(self) -> int:
-        self._remote.read(self._master, 0, self._seen)
-        return int(self._seen[0])
+        return self._memory.word(self._master, 0)
 
     def _copy(self, out: Array) -> None:
-        self._remote.read(self._master, HEADER, out)
+        self._memory.read(self._master, HEADER, out)
 
 
 def open_memory(transport: Transport, how: str, size: int, dtype: np.dtype, master: int, device: Cpu = CPU) -> Memory:
