@@ -174,7 +174,7 @@ class Token(Message, frozen=True):
 Reason = Literal["done", "stop", "save", "called"]
 
 
-class Progress(Message, frozen=True):
+class PeerReport(Message, frozen=True):
     """What I have done since my last message of this kind, and the figures of it."""
 
     samples: Count
@@ -325,7 +325,7 @@ FromWorker = (
     Claim | Ready | Gradient | Pull | Pulled | Move | Report | Given | PeriodLosses | Copied | Done | StopRequest
 )
 FromMaster = Assignment | Place | Piece | Grant | Added | Falls | Finish | Leave | Save | Resume
-FromPeer = Progress | Reached | Meeting
+FromPeer = PeerReport | Reached | Meeting
 FromLeader = Share | Attend | Over
 
 TO_MASTER: Channel[FromWorker] = Channel(Tag.TO_MASTER, FromWorker)

@@ -4,7 +4,7 @@ from typing import Any
 
 from mpitrain.algorithms import SparseDelta
 from mpitrain.compression.message import WireForm
-from mpitrain.protocols.messages import TO_PEER, FromPeer, Meeting, Progress, Reached, pack
+from mpitrain.protocols.messages import TO_PEER, FromPeer, Meeting, PeerReport, Reached, pack
 from mpitrain.protocols.peers.deltas import Deltas
 from mpitrain.protocols.peers.replica import Replica
 from mpitrain.protocols.peers.rounds import END
@@ -48,7 +48,7 @@ class DeltaExchange(Deltas):
 
     def _handle(self, sender: int, message: FromPeer) -> None:
         match message:
-            case Progress():
+            case PeerReport():
                 self.count(sender, message)
             case Reached(place):
                 self.reached = max(self.reached, place)
@@ -59,8 +59,8 @@ class DeltaExchange(Deltas):
                 elif sender == self.master:
                     self.reached = END
 
-    def count(self, rank: int, progress: Progress) -> None:
+    def count(self, rank: int, report: PeerReport) -> None:
         """On the master: count what a rank has done."""
-        if progress.samples:
-            self._counters.trained(progress.samples, progress.loss)
-        self._counters.figures.add(rank, progress.amounts)
+        if report.samples:
+            self._counters.trained(report.samples, report.loss)
+        self._counters.figures.add(rank, report.amounts)

@@ -8,7 +8,7 @@ from typing import TypeVar
 import msgspec
 
 from mpitrain.errors import TrainingFailed, named
-from mpitrain.protocols.messages import Meeting, Progress, Reason
+from mpitrain.protocols.messages import Meeting, PeerReport, Reason
 from mpitrain.protocols.peers.peer import Peer
 from mpitrain.protocols.peers.replica import odd_ones
 from mpitrain.protocols.peers.rounds import END, PeerRound
@@ -30,7 +30,7 @@ class Status(msgspec.Struct, frozen=True):
     place: int
     reached: int
     replica: str
-    progress: Progress
+    report: PeerReport
 
 
 def attend(session: Session) -> None:
@@ -103,7 +103,7 @@ class Meetings(Loop[Part]):
         self._drain(reason)
         peer.measure()
         self.exchange.replica.check()
-        status = Status(reason, place, self.reached, self.exchange.replica.hash(), peer.progress())
+        status = Status(reason, place, self.reached, self.exchange.replica.hash(), peer.report())
         statuses = _gather(self.session, status)
         over = _over(statuses)
         self._compare([s.replica for s in statuses], over)
@@ -112,7 +112,7 @@ class Meetings(Loop[Part]):
         peer.count_updates()
         if peer.number == 0:
             for member, status in zip(peer.members, statuses, strict=True):
-                self.exchange.count(member, status.progress)
+                self.exchange.count(member, status.report)
         if _to_save(statuses):
             peer.save_wanted = False
             self.session.monitor.checkpoint(self.session.save_together, since=began)

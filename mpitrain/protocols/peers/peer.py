@@ -14,7 +14,7 @@ from mpitrain.compression.thresholds import COARSE
 from mpitrain.flat import Array, block_of, block_slices, scratch_for
 from mpitrain.models.model import Consumer, Ready
 from mpitrain.protocols.compressed import largest
-from mpitrain.protocols.messages import Progress, Reached
+from mpitrain.protocols.messages import PeerReport, Reached
 from mpitrain.protocols.peers.exchange import DeltaExchange
 from mpitrain.protocols.peers.rounds import Rounds, Steps, Turn
 from mpitrain.sampling.queue import Work
@@ -45,7 +45,7 @@ class Peer(Trainer):
         self._blocks = block_slices(slice(0, self._gradient.size), block_of(self._gradient))
         self.exchange = DeltaExchange(session, self.compressor.wire, at_once=not self.in_step)
         self.save_wanted = False  # if true, this rank calls a meeting, at which all save
-        self._minibatches, self._samples, self._loss = 0, 0, 0.0  # the latter two since the last `progress`
+        self._minibatches, self._samples, self._loss = 0, 0, 0.0  # the latter two since the last `report`
         self._norm: float | None = None  # the residual's, 5 s old at most; None before it was measured
         self._index, self._workers = self.state.index, 0
         self._reported = self._checked = session.clock()
@@ -148,9 +148,9 @@ class Peer(Trainer):
             self.measure()
         if self.number and now - self._reported >= REPORT_EVERY and self.exchange.told():
             self._reported = now
-            self.exchange.tell([self.members[0]], self.progress())
+            self.exchange.tell([self.members[0]], self.report())
         if self.number == 0:
-            self.exchange.count(self.transport.rank, self.progress())
+            self.exchange.count(self.transport.rank, self.report())
             self.count_updates()
             while self.session.monitor.turn(self):  # evaluates a copy of the weights, slice by slice
                 self.exchange.receive()
@@ -164,10 +164,10 @@ class Peer(Trainer):
         self.session.figures.give("threshold", self.compressor.threshold)
         self.session.figures.give("residual_norm", self._norm or 0.0, int(self._norm is not None))
 
-    def progress(self) -> Progress:
+    def report(self) -> PeerReport:
         """What this rank has done since the last call. The figures of the master are counted where they are given."""
         amounts = self.session.figures.take() if self.number else {}
-        done = Progress(self._samples, self._loss, amounts)
+        done = PeerReport(self._samples, self._loss, amounts)
         self._samples, self._loss = 0, 0.0
         return done
 
