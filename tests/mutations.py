@@ -428,7 +428,7 @@ MUTATIONS = [
     ),
     Mutation(
         "momentum is kept at a restart",
-        "algorithms/optimizers/descent.py",
+        "algorithms/optimizers/interface.py",
         "            np.copyto(self.buffers[name][part], buffer)\n",
         "            pass\n",
         "eamsgd easgd block-momentum",

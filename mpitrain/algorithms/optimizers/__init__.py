@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, Union
 
-from mpitrain.algorithms.optimizers.descent import Descent
-from mpitrain.algorithms.optimizers.interface import Buffers, Fast, Optimizer, OptimizerOptions, Rule, plain
+from mpitrain.algorithms.optimizers.interface import Buffers, Descent, Fast, Optimizer, OptimizerOptions, Rule, plain
 from mpitrain.algorithms.optimizers.sgd import Momentum, Nesterov, Sgd, with_momentum
 from mpitrain.keys import tagged
 

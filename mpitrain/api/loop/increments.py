@@ -81,7 +81,7 @@ class Increments(Method):
 
     def settle(self) -> None:
         what = "the other ranks' last messages"
-        self._deltas.await_taken(what)
+        self._deltas.until(self._deltas.all_taken, what)
         self._deltas.settle(what)
         self._deltas.replica.check()
         hashes = self.transport.gather_texts(self._deltas.replica.hash(), what)

@@ -191,11 +191,7 @@ class Deltas:
         """
         self.transport.until(happened, what, whom or self.peers, lambda: self.receive() and any_sign)
 
-    # ---- the nonblocking consensus: after both, nothing is in transit
-
-    def await_taken(self, what: str, whom: Whom = None) -> None:
-        """Receive until all that this rank has sent is taken."""
-        self.until(self.all_taken, what, whom)
+    # ---- the nonblocking consensus: when all is taken, and after `settle`, nothing is in transit
 
     def all_taken(self) -> bool:
         """Whether peers have taken all that this rank has sent."""

@@ -124,7 +124,7 @@ class Meetings(Loop[Part]):
         """Wait until own messages are taken, then at a barrier, applying messages meanwhile: none stays in transit."""
         exchange, coming = self.exchange, "the end of its minibatch"
         exchange.tell(exchange.peers, Meeting(exchange.meeting, reason))
-        exchange.await_taken(coming, self._missing)
+        exchange.until(exchange.all_taken, coming, self._missing)
         order_meeting(self.session)
         exchange.settle(coming)
         exchange.meeting += 1

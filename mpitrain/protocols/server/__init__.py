@@ -17,14 +17,13 @@ from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed
 from mpitrain.protocols.messages import TO_MASTER
-from mpitrain.protocols.server import alone
 from mpitrain.protocols.server.adding import AddingWorker, take_up
-from mpitrain.protocols.server.adding_master import AddingMaster
-from mpitrain.protocols.server.by_messages import AskingCentre, LocalCentre, ServingCentre
+from mpitrain.protocols.server.adding_master import AddingMaster, add_alone
+from mpitrain.protocols.server.by_messages import AskingCentre, ServingCentre
 from mpitrain.protocols.server.interface import Centre, Source
 from mpitrain.protocols.server.link import MasterLink
 from mpitrain.protocols.server.merged import MergedCentre, MergingCentre
-from mpitrain.protocols.server.merging import MergingWorker
+from mpitrain.protocols.server.merging import MergingWorker, merge_alone
 from mpitrain.protocols.server.merging_master import MergingMaster
 from mpitrain.protocols.server.versioned import open_memory
 from mpitrain.protocols.server.windows import WindowCentre
@@ -46,7 +45,7 @@ def run(session: Session) -> None:
     workers = len(session.members) - 1
     warn(session, max(workers, 1))
     if not workers:
-        (alone.adding if additive else alone.merging)(session)
+        (add_alone if additive else merge_alone)(session)
         return
     prepare(session)
     session.say_exchange(session.way)
@@ -104,7 +103,7 @@ def _add(session: Session, how: str) -> Centre:
         centre = WindowCentre(transport, ranks, theta.size, theta.dtype, source, number)
         centre.put(theta)
     elif session.follows:
-        centre = LocalCentre(theta, source, session.device)  # not used: a follower talks to its leader only
+        centre = Centre()  # not used: a follower talks to its leader only
     elif worker is None:
         centre = ServingCentre(transport, workers, theta, source, session.device, claimed, session.goes_on)
         centre.put(theta)

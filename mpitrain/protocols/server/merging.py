@@ -14,7 +14,15 @@ from mpitrain.protocols.messages import Gradient
 from mpitrain.protocols.server.interface import Claimed
 from mpitrain.protocols.server.merged import MergedCentre, OwnMerged
 from mpitrain.training.context import Session
-from mpitrain.training.loop import Loop
+from mpitrain.training.loop import Loop, Trainer
+
+
+def merge_alone(session: Session) -> None:
+    """Train with a centre that gradients are merged into, and its one worker, in one process: without messages."""
+    session.state.to_device(session.device.to_device)
+    trainer = Trainer(session)
+    trainer.all_wait = True
+    MergingWorker(session, OwnMerged(session, partial(session.monitor.turn, trainer))).train()
 
 
 class MergingWorker(Loop[Claimed]):

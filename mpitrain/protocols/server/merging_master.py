@@ -82,7 +82,7 @@ class MergingMaster(Master):
         if not self.gradients or self.pulling is not None or (self.in_order and self._missing()):
             return False
         worker = self._whose_turn() if self.in_order else next(iter(self.gradients))
-        if worker is None or worker not in self.gradients:
+        if worker is None:
             return False
         began = self.session.clock()
         told = self.gradients.pop(worker)
@@ -188,13 +188,13 @@ class MergingMaster(Master):
         return [worker for worker in self._active() if worker not in self.assigned and worker not in self.finished]
 
     def _whose_turn(self) -> int | None:
-        for step in range(len(self.workers)):
-            worker = self.workers[(self._next + step) % len(self.workers)]
-            if worker in self.assigned:
-                if worker in self.gradients:
-                    self._next = (self._next + step + 1) % len(self.workers)
-                return worker
-        return None
+        """The worker whose gradient comes next in round-robin order, if it has come."""
+        turned = self.workers[self._next :] + self.workers[: self._next]
+        worker = next((each for each in turned if each in self.assigned), None)
+        if worker not in self.gradients:
+            return None
+        self._next = (self.workers.index(worker) + 1) % len(self.workers)
+        return worker
 
 
 class Speeds:
