@@ -27,7 +27,7 @@ from mpitrain.checkpoint import CONFIG, newest
 from mpitrain.checkpoint.files import MANIFEST, order
 from mpitrain.errors import BadInput, named, naming, say, some
 from mpitrain.files import Record, make_numbered
-from mpitrain.monitoring.records import records_of
+from mpitrain.monitoring.records import record_in, records_of
 from mpitrain.monitoring.restarts import restarted
 from mpitrain.signals import STATUS, STOPPED
 
@@ -38,7 +38,6 @@ UNBLOCKED = (
     "import os, signal, sys; signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM}); "
     "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
-TAIL = 1 << 13  # bytes of the records that are looked at while the training runs
 
 
 class Left(NamedTuple):
@@ -55,7 +54,7 @@ class Launched:
     def __init__(self, options: argparse.Namespace) -> None:
         """Raises BadInput for words that only the other of these two takes, and, if the configuration is to name the
         run folder, for errors in it."""
-        self._options, self._size, self._failed, self._made = options, 0, False, False
+        self._options, self._made, self._read, self._events = options, False, 0, list[object]()
         self.own = options.config is not None and options.config.suffix == ".py"
         if (options.words and not self.own) or (self.own and (options.set or not options.continued)):
             raise BadInput("launch: a program of your own is started as launch -n 4 --continue DIR -- PROGRAM.py WORDS")
@@ -77,7 +76,8 @@ class Launched:
     def words(self) -> list[str]:
         """The command line of the next start."""
         options, how, self._how = self._options, self._how, "--continue"
-        self._size, self._failed = self._recorded(), False
+        self._recorded()
+        self._events.clear()
         if self.own:
             return [sys.executable, "-c", UNBLOCKED, str(options.config), *options.words]
         words = [str(options.config)] if options.config else []
@@ -106,24 +106,13 @@ class Launched:
         return configuration.load(path, list(self._options.set), found is not None).run.least_ranks
 
     def failed(self) -> bool:
-        """Whether a rank has recorded since this start that the training failed: then the ranks have only to end."""
-        size = self._recorded()
-        if not self._failed and size != self._size:
-            with suppress(OSError), self._metrics.open("rb") as file:
-                file.seek(max(size - TAIL, 0))
-                last = file.read().rstrip(b"\n").rpartition(b"\n")[2]
-                self._failed = last.startswith(b'{"event": "failed"')
-        return self._failed
+        """Whether a rank has recorded last that the training failed: then the ranks have only to end."""
+        return self._recorded()[-1:] == ["failed"]
 
     def ended(self) -> bool:
         """Whether this start has recorded its end, or need not. A status of 0 is not enough: Open MPI's launcher with
         ULFM ends with it even if all ranks that trained have died."""
-        if self.own or self._options.print_config:
-            return True
-        with suppress(OSError), self._metrics.open("rb") as file:
-            file.seek(self._size)
-            return any(line.startswith(b'{"event": "end"') for line in file)
-        return False
+        return self.own or self._options.print_config or "end" in self._recorded()
 
     def restart(self, status: int | None, lost: list[int], samples: int) -> None:
         """Say and record that the training starts again from a checkpoint of this many samples, and how many later
@@ -135,11 +124,15 @@ class Launched:
         told = failed.get("silent")
         restarted(self._metrics, told if isinstance(told, list) and told else lost, f"exit status {status}", samples)
 
-    def _recorded(self) -> int:
-        """The size of metrics.jsonl in bytes; 0 if it does not exist."""
-        with suppress(OSError):
-            return self._metrics.stat().st_size
-        return 0
+    def _recorded(self) -> list[object]:
+        """The events that this start has recorded so far."""
+        with suppress(OSError), self._metrics.open("rb") as file:
+            file.seek(self._read)
+            for line in file:
+                if line.endswith(b"\n"):  # else it is being written
+                    self._read += len(line)
+                    self._events += [record["event"]] if (record := record_in(line)) else []
+        return self._events
 
 
 def run(options: argparse.Namespace) -> int:
