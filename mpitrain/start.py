@@ -90,23 +90,22 @@ def _is_quiet(overrides: Sequence[str], paths: Iterable[Path]) -> bool:
     for file in filter(os.path.isfile, (each / "config.toml" if os.path.isdir(each) else each for each in paths)):
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):  # reported when the file is loaded
             told.append(tomllib.loads(file.read_text(encoding="utf-8"))["run"]["progress"])
-    words = (word.partition("=") for word in overrides)
-    told += [value.strip(" '\"") for key, _, value in words if key.strip() == "run.progress"]
+    told += [value.strip(" '\"") for value in _given(overrides, "run.progress")]
     return told[-1:] == ["none"]
+
+
+def _given(words: Sequence[str], key: str) -> list[str]:
+    """The values that `key=value` and `--set=key=value` among these words of the command line give a key."""
+    pairs = (word.removeprefix("--set=").partition("=") for word in words)
+    return [value for name, _, value in pairs if name.strip() == key]
 
 
 def first_deadline(words: Sequence[str]) -> float:
     """run.deadline by these words of the command line, or its default; used until the configuration is checked."""
-    told = [
-        value
-        for key, _, value in (word.removeprefix("--set=").partition("=") for word in words)
-        if key.strip() == "run.deadline"
-    ]
-    try:
-        deadline = float(told[-1])
-    except (IndexError, ValueError):
-        deadline = 0.0
-    return deadline if 0 < deadline <= LONGEST else DEADLINE
+    with suppress(IndexError, ValueError):
+        if 0 < (deadline := float(_given(words, "run.deadline")[-1])) <= LONGEST:
+            return deadline
+    return DEADLINE
 
 
 def stopped_ranks() -> dict[int, int]:
