@@ -8,6 +8,7 @@ import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from fcntl import LOCK_EX, LOCK_NB, flock
 from itertools import count
 from math import inf
 from pathlib import Path, PurePath
@@ -15,7 +16,7 @@ from typing import NamedTuple
 
 import xxhash
 
-from mpitrain.errors import naming
+from mpitrain.errors import BadInput, naming
 
 #: A JSON or TOML object to write.
 Record = dict[str, object]
@@ -135,6 +136,26 @@ def read_whole(path: Path, most: int = LARGEST) -> bytes:
 def read_text(path: Path, most: int = LARGEST, errors: str = "strict") -> str:
     """Like `read_whole`, as UTF-8 text whose lines end in \\n. Raises OSError, or ValueError if it is not UTF-8."""
     return read_whole(path, most).decode("utf-8", errors).replace("\r\n", "\n").replace("\r", "\n")
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[None]:
+    """Keep other processes that claim the folder, to prepare shards in it, away until the block, or this process, ends.
+
+    Raises BadInput naming a folder that another process has claimed. File systems that cannot lock folders, such as
+    NFS, keep none away.
+    """
+    with writing(folder):
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        with suppress(OSError):
+            try:
+                flock(handle, LOCK_EX | LOCK_NB)
+            except BlockingIOError:
+                raise BadInput(f"{folder}: another process is preparing shards in it") from None
+        yield
+    finally:
+        os.close(handle)
 
 
 def sync(folder: Path) -> None:

@@ -17,7 +17,7 @@ from mpitrain.data.importers.importing import Importing
 from mpitrain.data.importers.plan import LARGEST, PIECES, SMALLEST, CorpusPlan, shard_slices
 from mpitrain.data.normalising import moments, statistics
 from mpitrain.errors import BadInput
-from mpitrain.files.claim import claimed
+from mpitrain.files import claimed
 
 from .alone import Alone, imported, read, refused
 

@@ -29,8 +29,7 @@ from mpitrain.data.reader import ShardFile
 from mpitrain.data.shards import PREPARATION, publish, require_own, set_attributes
 from mpitrain.data.validation import LEFT_OUT, Attributes, Value, validate_range
 from mpitrain.errors import BadInput, printable
-from mpitrain.files import Version, writing
-from mpitrain.files.claim import claimed
+from mpitrain.files import Version, claimed, writing
 from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, by_all_ranks
 from mpitrain.signals import Stop

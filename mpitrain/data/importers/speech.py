@@ -31,8 +31,7 @@ from mpitrain.data.shards import PREPARATION
 from mpitrain.data.validation import Attributes
 from mpitrain.data.writer import LIMIT, ShardWriter
 from mpitrain.errors import BadInput
-from mpitrain.files import writing
-from mpitrain.files.claim import claimed
+from mpitrain.files import claimed, writing
 from mpitrain.flat import Array
 from mpitrain.signals import Stop
 from mpitrain.start import usable_cores
