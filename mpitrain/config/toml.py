@@ -24,11 +24,8 @@ def read_toml(path: Path) -> Record:
 def parse_toml(path: Path, text: str) -> Record:
     """The content of a TOML file that has been read. Raises BadInput naming the file."""
     # ValueError is raised for faults of TOML and, by Python, for integers with more than 4300 digits
-    with naming(f"{path}: not TOML", ValueError):
-        try:
-            return tomllib.loads(text)
-        except RecursionError:
-            raise BadInput(f"{path}: brackets are nested too deeply") from None
+    with naming(f"{path}: not TOML", ValueError, RecursionError):
+        return tomllib.loads(text)
 
 
 def with_keys(table: Record, overrides: Iterable[str]) -> Record:
