@@ -17,7 +17,6 @@ from mpitrain.data.validation import (
     KINDS,
     OPTIONAL,
     Value,
-    require_kind,
     validate,
     validate_inputs,
     validate_shapes,
@@ -98,8 +97,7 @@ class ShardFile:
         if "xxh3" in self.attributes and self.attributes["xxh3"] != attributes_digest(self.attributes):
             raise BadInput(f"{self.path}: damaged, the attributes do not match their checksum")
         self.kind = str(self.attributes.get("kind"))
-        require_kind(self.path, self.kind)
-        names = (name for name in KINDS[self.kind] if name not in OPTIONAL or has(file, name))
+        names = (name for name in KINDS.get(self.kind, ()) if name not in OPTIONAL or has(file, name))
         headers = {name: data_set(file, name) for name in names}
         for name, dataset in headers.items():
             if not dataset.fletcher32:

@@ -40,7 +40,6 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Att
 
     The values of the inputs are not checked here but by `validate_inputs`; they may be an unread HDF5 data set.
     """
-    require_kind(path, kind)
     validate_shapes(path, kind, arrays)
     inputs = arrays[INPUTS[kind]]
     _validate_attributes(path, inputs.shape[-1], attributes)
@@ -59,14 +58,10 @@ def validate(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Att
         _validate_utterances(path, len(inputs), arrays["utterances"], arrays.get("speakers"), arrays.get("keys"))
 
 
-def require_kind(path: Path, kind: str) -> None:
-    """Raise BadInput unless this is a kind of shards."""
+def validate_shapes(path: Path, kind: str, arrays: Mapping[str, Array]) -> None:
+    """Raise BadInput unless this is a kind of shards and the arrays, which may be unread, have its types and shapes."""
     if kind not in KINDS:
         raise BadInput(f"{path}: unknown kind {kind!r}; known: {', '.join(KINDS)}")
-
-
-def validate_shapes(path: Path, kind: str, arrays: Mapping[str, Array]) -> None:
-    """Raise BadInput unless the arrays, which may be unread, have the types and shapes of this kind."""
     for name, (dtype, axes) in KINDS[kind].items():
         if name not in arrays:
             if name in OPTIONAL:

@@ -48,9 +48,8 @@ def classes_of(names: list[str]) -> tuple[Array, list[str]]:
     """The class of each label, and the names of the classes unless they are integers."""
     if all(name.isascii() and name.isdigit() and len(name) < 10 for name in names):
         return np.array([int(name) for name in names], np.int32), []
-    order = sorted(names)
-    place = {name: number for number, name in enumerate(order)}
-    return np.array([place[name] for name in names], np.int32), order
+    order, classes = np.unique(names, return_inverse=True)
+    return classes.astype(np.int32), order.tolist()
 
 
 def read_frames(path: Path, numbers: dict[str, int]) -> dict[str, UtteranceLabels]:
