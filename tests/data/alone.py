@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
+from mpitrain.__main__ import parser
 from mpitrain.data.importers.importing import Importing
 from mpitrain.data.importers.plan import CorpusPlan
 from mpitrain.data.reader import ShardFile
@@ -32,6 +33,12 @@ class Alone:
 
     def barrier(self, what: str) -> None:
         """Nobody to wait for."""
+
+
+def planned(name: str, source: object, *words: object) -> CorpusPlan:
+    """The plan that `prepare NAME SOURCE` makes with these words for a folder that does not exist."""
+    options = parser("prepare").parse_args(["prepare", name, str(source), "nowhere", *map(str, words)])
+    return options.planning(options)  # type: ignore[no-any-return]
 
 
 class Shard(NamedTuple):

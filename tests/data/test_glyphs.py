@@ -6,11 +6,10 @@ from pathlib import Path
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.data.importers.glyphs import plan
 from mpitrain.data.importers.plan import CorpusPlan
 from mpitrain.errors import BadInput
 
-from .alone import imported
+from .alone import imported, planned
 
 pytest.importorskip("PIL", reason="needs Pillow (the extra mpitrain[images])")
 matplotlib = pytest.importorskip("matplotlib", reason="needs matplotlib's fonts")
@@ -27,14 +26,14 @@ def fonts(tmp_path: Path) -> Path:
 
 
 def test_no_typeface_is_in_two_parts(fonts: Path) -> None:
-    told = plan(fonts, {"train": 100, "dev": 10, "test": 20})
+    told = planned("glyphs", fonts, "--train", 100, "--test", 20)
     files = {part: {path for chunk in chunks for path in told.files(chunk)} for part, chunks in told.chunks.items()}
     assert all(files.values()) and sum(map(len, files.values())) == len(set().union(*files.values())) == 4
     assert not any("SizOne" in path.name for paths in files.values() for path in paths)
 
 
 def test_it_is_drawn_again_the_same(fonts: Path) -> None:
-    told, again = (plan(fonts, {"train": 50, "dev": 10, "test": 20}) for _ in range(2))
+    told, again = (planned("glyphs", fonts, "--train", 50, "--test", 20) for _ in range(2))
     (one,), (two,) = ([made.make(chunk) for chunk in made.chunks["test"]] for made in (told, again))
     assert one["images"].shape == (20, 24, 24, 1) and one["images"].std() > 20
     assert (one["images"] == two["images"]).all() and (one["targets"] == two["targets"]).all()
@@ -44,7 +43,7 @@ def test_shards_of_fonts_that_have_changed_are_refused(fonts: Path, tmp_path: Pa
     """Of the same names and families: only a byte after the last table is another."""
 
     def planning() -> CorpusPlan:
-        return plan(fonts, {"train": 20, "dev": 10, "test": 20})
+        return planned("glyphs", fonts, "--train", 20, "--test", 20)
 
     imported(tmp_path / "out", planning)
     imported(tmp_path / "out", planning)
@@ -67,4 +66,4 @@ def test_a_font_that_cannot_be_drawn_is_named(fonts: Path) -> None:
     whole[start : start + length] = b"\x7f" * length
     path.write_bytes(whole)
     with pytest.raises(BadInput, match=r"DejaVuSans\.ttf: cannot be drawn: "):
-        plan(fonts, {"train": 20, "dev": 10, "test": 20})
+        planned("glyphs", fonts, "--train", 20, "--test", 20)

@@ -17,13 +17,11 @@ from PIL import Image
 from mpitrain.__main__ import main
 from mpitrain.data.check import check
 from mpitrain.data.corpus import Corpus
-from mpitrain.data.importers import arrays, cifar, mnist, picture_folders
-from mpitrain.data.importers.arrays import Names
-from mpitrain.data.importers.picture_folders import Look, Split
+from mpitrain.data.importers import mnist
 from mpitrain.data.shards import folder_parts
 from mpitrain.errors import BadInput
 
-from .alone import imported, refused
+from .alone import imported, planned, refused
 
 TEN = [f"name{number}" for number in range(10)]
 
@@ -87,7 +85,7 @@ def _store(files: dict[str, bytes], where: Path, form: str) -> Path:
 def test_cifar10_comes_out_as_it_went_in(tmp_path: Path, form: str, binary: bool) -> None:
     files, images, labels = _cifar_files("cifar10", binary)
     source = _store(files, tmp_path / "in" if "tar" not in form else tmp_path, form)
-    parts = imported(tmp_path / "out", lambda: cifar.plan(source, "cifar10"))
+    parts = imported(tmp_path / "out", lambda: planned("cifar10", source))
     assert list(parts) == ["train", "test"]
     assert np.array_equal(parts["train"]["images"], images[:10]) and np.array_equal(
         parts["test"]["images"], images[10:]
@@ -104,8 +102,8 @@ def test_cifar10_comes_out_as_it_went_in(tmp_path: Path, form: str, binary: bool
 def test_cifar100_has_fine_and_coarse_labels(tmp_path: Path, binary: bool) -> None:
     files, images, labels = _cifar_files("cifar100", binary)
     source = _store(files, tmp_path, "tar.gz")
-    for name, key, classes in (("cifar100", "fine_labels", 100), ("cifar100-coarse", "coarse_labels", 20)):
-        parts = imported(tmp_path / name, lambda name=name: cifar.plan(source, name))  # type: ignore[misc]
+    for words, key, classes in (((), "fine_labels", 100), (("--labels", "coarse"), "coarse_labels", 20)):
+        parts = imported(tmp_path / key, lambda words=words: planned("cifar100", source, *words))  # type: ignore[misc]
         assert np.array_equal(np.concatenate([parts[part]["images"] for part in ("train", "test")]), images)
         assert [*parts["train"]["targets"], *parts["test"]["targets"]] == labels[key]
         assert parts["test"]["classes"] == classes
@@ -132,14 +130,14 @@ def test_a_spoilt_cifar_archive_is_one_line(tmp_path: Path, spoil: Any, line: st
     files = _cifar_files("cifar10", False)[0]
     spoil(files)
     source = _store(files, tmp_path, "tar.gz")
-    refused(tmp_path / "out", lambda: cifar.plan(source, "cifar10"), line, capsys)
+    refused(tmp_path / "out", lambda: planned("cifar10", source), line, capsys)
 
 
 def test_names_with_blanks_stay_one_each(tmp_path: Path) -> None:
     files = _cifar_files("cifar10", False)[0]
     files["batches.meta"] = pickle.dumps({"label_names": [*TEN[:9], "big truck"]}, protocol=2)
     source = _store(files, tmp_path, "tar.gz")
-    parts = imported(tmp_path / "out", lambda: cifar.plan(source, "cifar10"))
+    parts = imported(tmp_path / "out", lambda: planned("cifar10", source))
     assert parts["train"]["class_names"].split() == [*TEN[:9], "big_truck"]
 
 
@@ -151,7 +149,7 @@ def test_a_flipped_bit_of_a_compressed_archive_is_one_line(tmp_path: Path, binar
     for place in range(500, len(whole), len(whole) // 20):
         source.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
         with pytest.raises(BadInput, match="not a complete tar archive: "):
-            cifar.plan(source, "cifar10")
+            planned("cifar10", source)
 
 
 @pytest.mark.parametrize("missing", ["data_batch_3.bin", "test_batch.bin"])
@@ -159,17 +157,17 @@ def test_a_missing_binary_batch_is_named(tmp_path: Path, missing: str, capsys: A
     files = _cifar_files("cifar10", True)[0]
     del files[missing]
     source = _store(files, tmp_path, "folder")
-    refused(tmp_path / "out", lambda: cifar.plan(source, "cifar10"), f"has no {missing}, which is a part", capsys)
+    refused(tmp_path / "out", lambda: planned("cifar10", source), f"has no {missing}, which is a part", capsys)
 
 
 @pytest.mark.parametrize("content", [b"", b"hello", None])
 def test_no_tar_archive_is_one_line(tmp_path: Path, content: bytes | None, capsys: Any) -> None:
     source = _store(_cifar_files("cifar10", False)[0], tmp_path, "tar.gz")
     source.write_bytes(source.read_bytes()[:5000] if content is None else content)
-    refused(tmp_path / "out", lambda: cifar.plan(source, "cifar10"), "cifar.tar.gz: not a complete tar archive", capsys)
+    refused(tmp_path / "out", lambda: planned("cifar10", source), "cifar.tar.gz: not a complete tar archive", capsys)
     source.unlink()
     refused(
-        tmp_path / "out", lambda: cifar.plan(source, "cifar10"), "cifar.tar.gz: not a complete tar archive: No", capsys
+        tmp_path / "out", lambda: planned("cifar10", source), "cifar.tar.gz: not a complete tar archive: No", capsys
     )
 
 
@@ -242,14 +240,14 @@ def test_png_pictures_come_out_as_they_went_in(tmp_path: Path) -> None:
     classes = {name: _pictures(tmp_path / "in" / name, 5, seed=seed) for seed, name in enumerate(["b two", "a", "c"])}
     (tmp_path / "in" / "a" / "notes.txt").write_text("not a picture")
     (tmp_path / "in" / "a" / ".hidden.png").write_text("neither")
-    parts = imported(tmp_path / "out", lambda: picture_folders.plan(tmp_path / "in", Look(), Split()))
+    parts = imported(tmp_path / "out", lambda: planned("images", tmp_path / "in"))
     train = parts["train"]
     assert list(parts) == ["train"] and train["class_names"] == "a b_two c" and train["source"] == "pictures of in"
     for target, name in enumerate(sorted(classes)):
         assert _same(train["images"][train["targets"] == target], list(classes[name].values()))
     assert sorted(train["targets"]) != list(train["targets"])  # shuffled
     for _ in range(2):  # the second time, shards lie beside the folders of the classes
-        again = imported(tmp_path / "in", lambda: picture_folders.plan(tmp_path / "in", Look(), Split()))
+        again = imported(tmp_path / "in", lambda: planned("images", tmp_path / "in"))
         assert np.array_equal(again["train"]["images"], train["images"])
 
 
@@ -262,7 +260,9 @@ def test_jpeg_pictures_are_resized_and_cut(tmp_path: Path) -> None:
             picture.save(tmp_path / "in" / name / f"{number}.jpg", quality=95)
     for grey, wanted in ((False, ((10, 20, 30), (200, 210, 220))), (True, ((19,), (208,)))):
         out = tmp_path / f"out-{grey}"
-        train = imported(out, lambda grey=grey: picture_folders.plan(tmp_path / "in", Look(20, grey), Split()))["train"]  # type: ignore[misc]
+        train = imported(out, lambda grey=grey: planned("images", tmp_path / "in", "--size", 20, *["--grey"] * grey))[
+            "train"
+        ]  # type: ignore[misc]
         assert train["images"].shape == (6, 20, 20, 1 if grey else 3)
         for target in (0, 1):
             assert np.abs(train["images"][train["targets"] == target].astype(int) - wanted[target]).max() <= 3
@@ -272,7 +272,7 @@ def test_folders_of_parts_are_parts(tmp_path: Path) -> None:
     wanted = {}
     for seed, (part, folder) in enumerate((("train", "train"), ("dev", "val"), ("test", "test"))):
         wanted[part] = _pictures(tmp_path / "in" / folder / "only", 3 + seed, seed=seed)
-    parts = imported(tmp_path / "out", lambda: picture_folders.plan(tmp_path / "in", Look(), Split()))
+    parts = imported(tmp_path / "out", lambda: planned("images", tmp_path / "in"))
     assert list(parts) == ["train", "dev", "test"]
     for part, found in parts.items():
         assert _same(found["images"], list(wanted[part].values())), part
@@ -280,7 +280,7 @@ def test_folders_of_parts_are_parts(tmp_path: Path) -> None:
 
 def test_shares_are_held_out_of_every_class(tmp_path: Path) -> None:
     pictures = [_pictures(tmp_path / "in" / name, count, seed=count).values() for name, count in (("a", 10), ("b", 20))]
-    plan = lambda seed: picture_folders.plan(tmp_path / "in", Look(), Split(0.1, 0.3, seed))  # noqa: E731
+    plan = lambda seed: planned("images", tmp_path / "in", "--dev", 0.1, "--test", 0.3, "--seed", seed)  # noqa: E731
     parts = imported(tmp_path / "out", lambda: plan(1))
     assert [np.bincount(parts[part]["targets"]).tolist() for part in ("train", "dev", "test")] == [
         [6, 12],
@@ -318,7 +318,7 @@ def test_spoilt_pictures_are_one_line(
         Image.fromarray(np.random.default_rng(0).integers(0, 256, (6, 9, 3), np.uint8)).save(path)
         if content == "truncated":
             path.write_bytes(path.read_bytes()[:-150])
-    refused(tmp_path / "out", lambda: picture_folders.plan(tmp_path / "in", Look(), Split()), line, capsys)
+    refused(tmp_path / "out", lambda: planned("images", tmp_path / "in"), line, capsys)
 
 
 def _spoilt(folder: Path) -> Path:
@@ -333,18 +333,16 @@ def _spoilt(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("look", [Look(), Look(4)])
+@pytest.mark.parametrize("size", [(), ("--size", 4)])
 def test_all_broken_pictures_are_listed_and_can_be_left_out(
-    tmp_path: Path, look: Look, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, size: tuple[object, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What was made before the refusal is not made again; all that is left out or renamed is named."""
     source, out = _spoilt(tmp_path / "in"), tmp_path / "out"
     lines = ["a/000.png: is empty", "a/100.png: not an image in a format that Pillow reads", "b two/004.png: cannot be"]
-    refused(
-        out, lambda: picture_folders.plan(source, look, Split()), "(and 2 more, named above); --skip-broken", capsys
-    )
+    refused(out, lambda: planned("images", source, *size), "(and 2 more, named above); --skip-broken", capsys)
     made = {path: path.stat().st_ino for path in out.iterdir()}
-    train = imported(out, lambda: picture_folders.plan(source, look, Split(), skip_broken=True))["train"]
+    train = imported(out, lambda: planned("images", source, *size, "--skip-broken"))["train"]
     shown = capsys.readouterr().out
     assert all(f"left out: {source}/{line}" in shown for line in lines)
     assert np.bincount(train["targets"]).tolist() == [8, 8] and "train, samples by class: a: 8, b_two: 8\n" in shown
@@ -358,8 +356,8 @@ def test_any_number_of_broken_pictures_is_listed(tmp_path: Path, capsys: pytest.
     _pictures(source / "a", 2)
     for number in range(400):
         (source / "a" / f"{number:0200d}.png").touch()
-    refused(tmp_path / "out", lambda: picture_folders.plan(source, Look(), Split()), "(and 399 more, named", capsys)
-    imported(tmp_path / "out", lambda: picture_folders.plan(source, Look(), Split(), skip_broken=True))
+    refused(tmp_path / "out", lambda: planned("images", source), "(and 399 more, named", capsys)
+    imported(tmp_path / "out", lambda: planned("images", source, "--skip-broken"))
     assert capsys.readouterr().out.count(".png: is empty\n") == 400
 
 
@@ -370,8 +368,8 @@ def test_a_shard_may_lose_all_its_pictures(tmp_path: Path, capsys: pytest.Captur
         _pictures(source / name / "a", 6, (600, 600, 3))
         for number in (0, 3):
             (source / name / "a" / f"{number:03d}.png").write_bytes(b"")
-    refused(tmp_path / "no", lambda: picture_folders.plan(source, Look(), Split()), "(and 3 more, named", capsys)
-    found = imported(tmp_path / "out", lambda: picture_folders.plan(source, Look(), Split(), skip_broken=True))
+    refused(tmp_path / "no", lambda: planned("images", source), "(and 3 more, named", capsys)
+    found = imported(tmp_path / "out", lambda: planned("images", source, "--skip-broken"))
     check(tmp_path / "out")
     assert "train  6 of 6  4 " in capsys.readouterr().out
     for part in ("train", "dev"):
@@ -394,7 +392,7 @@ def test_a_part_of_broken_pictures_is_refused(tmp_path: Path, capsys: pytest.Cap
         _pictures(tmp_path / "in" / name / "a", 2)
     for path in (tmp_path / "in/dev").rglob("*.png"):
         path.write_bytes(b"")
-    plan = lambda skip: picture_folders.plan(tmp_path / "in", Look(4), Split(), skip)  # noqa: E731
+    plan = lambda skip: planned("images", tmp_path / "in", "--size", 4, *["--skip-broken"] * skip)  # noqa: E731
     refused(tmp_path / "out", lambda: plan(False), "--skip-broken leaves such files out", capsys)
     refused(tmp_path / "out", lambda: plan(True), "pictures of in: no file of part dev can be read", capsys)
 
@@ -403,7 +401,7 @@ def test_a_class_with_few_pictures_is_named(tmp_path: Path, capsys: pytest.Captu
     """Of 8, 8 and 1 the median is 8, a quarter of it 2; `check` says the same as the import."""
     for name, count in (("a", 8), ("b", 8), ("c", 1)):
         _pictures(tmp_path / "in" / name, count)
-    imported(tmp_path / "out", lambda: picture_folders.plan(tmp_path / "in", Look(), Split()))
+    imported(tmp_path / "out", lambda: planned("images", tmp_path / "in"))
     first = capsys.readouterr().out
     check(tmp_path / "out")
     few = "warning: train: less than a quarter of the median of 8 samples a class: c: 1"
@@ -416,7 +414,7 @@ def test_names_that_are_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[st
     source = tmp_path / "in\udcff"
     _pictures(source / "a", 2)
     (source / "a" / "notes\udcff.txt").write_text("")
-    train = imported(tmp_path / "out", lambda: picture_folders.plan(source, Look(), Split()))["train"]
+    train = imported(tmp_path / "out", lambda: planned("images", source))["train"]
     assert train["source"] == "pictures of in\\udcff" and "a/notes\\udcff.txt" in capsys.readouterr().out
 
 
@@ -424,22 +422,22 @@ def test_classes_whose_names_would_become_one_are_refused(tmp_path: Path) -> Non
     for name in ("a b", "a_b"):
         _pictures(tmp_path / "in" / name, 1)
     with pytest.raises(BadInput, match="two classes would have one name: class 'a b' is called a_b"):
-        picture_folders.plan(tmp_path / "in", Look(), Split())
+        planned("images", tmp_path / "in")
 
 
 @pytest.mark.parametrize(
-    ("split", "line"),
+    ("shares", "line"),
     [
-        (Split(dev=1.0), "--dev 1: expected a share"),
-        (Split(test=-0.1), "--test -0.1: expected a share"),
-        (Split(0.5, 0.5), "expected a share"),
-        (Split(dev=0.01), "--dev 0.01: too few pictures"),
+        (("--dev", 1), "--dev 1: expected a share"),
+        (("--test", -0.1), "--test -0.1: expected a share"),
+        (("--dev", 0.5, "--test", 0.5), "expected a share"),
+        (("--dev", 0.01), "--dev 0.01: too few pictures"),
     ],
 )
-def test_shares_that_cannot_be_are_named(tmp_path: Path, split: Split, line: str) -> None:
+def test_shares_that_cannot_be_are_named(tmp_path: Path, shares: tuple[object, ...], line: str) -> None:
     _pictures(tmp_path / "in" / "a", 4)
     with pytest.raises(BadInput, match=line):
-        picture_folders.plan(tmp_path / "in", Look(), split)
+        planned("images", tmp_path / "in", *shares)
 
 
 def _write(path: Path, found: dict[str, Any]) -> Path:
@@ -459,8 +457,8 @@ def test_arrays_of_images_come_out_as_they_went_in(tmp_path: Path, name: str, sh
     found = {f"x_{part}": _rng().integers(0, 256, shape, np.uint8) for part in ("train", "test")}
     found |= {f"y_{part}": _rng().integers(0, 4, (30, 1)) for part in ("train", "test")}
     path = _write(tmp_path / name, found)
-    names = Names("images", "x_{part}", "y_{part}", channels_first=first)
-    parts = imported(tmp_path / "out", lambda: arrays.plan(str(path), names, ["train", "test"]))
+    words = ["--images", "x_{part}", "--targets", "y_{part}", "--parts", "train,test", *["--channels-first"] * first]
+    parts = imported(tmp_path / "out", lambda: planned("arrays", path, *words))
     for part in ("train", "test"):
         wanted = found[f"x_{part}"].transpose(0, 2, 3, 1) if first else found[f"x_{part}"].reshape(30, 5, 4, -1)
         assert np.array_equal(parts[part]["images"], wanted)
@@ -482,7 +480,7 @@ def test_images_whose_channels_may_come_first_are_told_of(
 ) -> None:
     """As in arrays for PyTorch."""
     path = _write(tmp_path / "a.npz", {"x": np.zeros((5, *shape), np.uint8), "y": np.arange(5)})
-    notes = arrays.plan(str(path), Names("images", "x", "y", channels_first=first), ["train"]).notes
+    notes = planned("arrays", path, "--images", "x", "--targets", "y", *["--channels-first"] * first).notes
     assert [note.partition("]: ")[2] for note in notes] == said
 
 
@@ -500,9 +498,10 @@ def test_arrays_of_frames_come_out_as_they_went_in(tmp_path: Path, name: str, ut
             "who": np.array([b"eve", b"adam", b"eve"][: len(lengths)]),
         }
         _write(tmp_path / name.replace("{part}", part), wanted[part])
-    said = {"utterances" if utterances == "offsets" else utterances: utterances} if utterances else {}
-    names = Names("frames", "x", "group/y", speakers="who" if utterances else "", **said)
-    parts = imported(tmp_path / "out", lambda: arrays.plan(str(tmp_path / name), names, ["train", "dev"]))
+    words = ["--features", "x", "--targets", "group/y", "--parts", "train,dev"]
+    if utterances:
+        words += [f"--{'utterances' if utterances == 'offsets' else utterances}", utterances, "--speakers", "who"]
+    parts = imported(tmp_path / "out", lambda: planned("arrays", tmp_path / name, *words))
     for part, found in wanted.items():
         assert np.array_equal(parts[part]["features"], found["x"].astype(np.float32))
         assert np.array_equal(parts[part]["targets"], found["group/y"])
@@ -518,7 +517,7 @@ def test_utterances_are_not_cut_between_shards(tmp_path: Path) -> None:
     frames, starts = int(lengths.sum()), np.cumsum([0, *lengths])[:-1]
     features = np.arange(frames, dtype=np.float32)[:, None]
     path = _write(tmp_path / "a.h5", {"features": features, "targets": np.zeros(frames, int), "n": lengths})
-    imported(tmp_path / "out", lambda: arrays.plan(str(path), Names("frames", "features", lengths="n"), ["train"]))
+    imported(tmp_path / "out", lambda: planned("arrays", path, "--features", "features", "--lengths", "n"))
     paths = sorted((tmp_path / "out").iterdir())
     assert len(paths) > 2
     begins = []
@@ -546,14 +545,18 @@ GOOD: dict[str, Any] = {"x": np.ones((4, 2), np.float32), "targets": np.array([0
         ({"targets": np.eye(4, dtype=int)}, {}, "targets is int64 [4, 4]; targets are whole numbers"),
         ({"targets": np.array([0, 1, -1, 1])}, {}, "targets holds -1; classes are 0 to 2"),
         ({"targets": np.array([0, 1, 3, 1])}, {}, "targets holds 3; classes are 0 to 2"),
-        ({}, {"inputs": "z"}, "has no array z, but n, targets, x"),
-        ({}, {"targets": "z"}, "has no array z"),
+        ({}, {"--features": "z"}, "has no array z, but n, targets, x"),
+        ({}, {"--targets": "z"}, "has no array z"),
         ({"n": np.array([1, 2])}, {}, "n does not divide 4 frames into utterances"),
         ({"n": np.array([4, 0])}, {}, "n does not divide 4 frames into utterances"),
         ({"n": np.array([1.0, 3.0])}, {}, "n is float64 [2]; expected whole numbers"),
         ({"x": np.ones((0, 2)), "targets": np.ones(0, int)}, {}, "targets is empty"),
-        ({"who": np.array([1])}, {"speakers": "who"}, "who does not name the speaker of each of 2 utterances"),
-        ({"x": np.ones((4, 2, 2, 3), np.float32)}, {"kind": "images", "lengths": ""}, "images are uint8"),
+        ({"who": np.array([1])}, {"--speakers": "who"}, "who does not name the speaker of each of 2 utterances"),
+        (
+            {"x": np.ones((4, 2, 2, 3), np.float32)},
+            {"--images": "x", "--features": "", "--lengths": ""},
+            "images are uint8",
+        ),
     ],
 )
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])
@@ -561,8 +564,9 @@ def test_arrays_that_do_not_fit_are_one_line(
     tmp_path: Path, change: Any, names: Any, line: str, suffix: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = _write(tmp_path / f"a{suffix}", GOOD | change)
-    said = Names(**{"kind": "frames", "inputs": "x", "lengths": "n", **names})
-    refused(tmp_path / "out", lambda: arrays.plan(str(path), said, ["train"], 3), line, capsys)
+    given = {"--features": "x", "--lengths": "n", "--classes": "3", **names}
+    words = [word for pair in given.items() if pair[1] for word in pair]
+    refused(tmp_path / "out", lambda: planned("arrays", path, *words), line, capsys)
 
 
 @pytest.mark.parametrize("suffix", [".npz", ".h5"])
@@ -576,7 +580,7 @@ def test_files_that_cannot_be_read_are_one_line(tmp_path: Path, suffix: str, how
         path = _write(tmp_path / "a.npz", GOOD | {"x": np.array([[1], [1, 2], [3], [4]], object)})
     else:
         path.write_bytes({"empty": b"", "text": b"hello", "cut": path.read_bytes()[:-200]}[how])
-    refused(tmp_path / "out", lambda: arrays.plan(str(path), Names("frames", "x"), ["train"]), line, capsys)
+    refused(tmp_path / "out", lambda: planned("arrays", path, "--features", "x"), line, capsys)
 
 
 def test_an_hdf5_file_may_begin_with_text(tmp_path: Path) -> None:
@@ -585,7 +589,7 @@ def test_an_hdf5_file_may_begin_with_text(tmp_path: Path) -> None:
         file["x"], file["y"] = np.arange(12.0).reshape(4, 3), [0, 1, 1, 0]
     with path.open("r+b") as stored:
         stored.write(b"MATLAB 7.3 MAT-file")
-    part = imported(tmp_path / "out", lambda: arrays.plan(str(path), Names("frames", "x", "y"), ["train"]))["train"]
+    part = imported(tmp_path / "out", lambda: planned("arrays", path, "--features", "x", "--targets", "y"))["train"]
     assert part["features"].tolist() == np.arange(12.0).reshape(4, 3).tolist()
 
 
@@ -628,4 +632,4 @@ def test_a_missing_pillow_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
     _pictures(tmp_path / "in" / "a", 1)
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(BadInput, match=r"prepare images needs Pillow: pip install mpitrain\[images\]"):
-        picture_folders.plan(tmp_path / "in", Look(), Split())
+        planned("images", tmp_path / "in")

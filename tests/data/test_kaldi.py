@@ -1,9 +1,8 @@
 """`prepare kaldi`: the same numbers out as in, CMVN by hand, parts, what is left out, what is refused."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,15 +12,15 @@ from mpitrain.__main__ import parser
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.importers import plan as planning
 from mpitrain.data.importers import recorded
-from mpitrain.data.importers.kaldi import KaldiOptions, normalise, plan, sums_of
+from mpitrain.data.importers.kaldi import normalise, sums_of
 from mpitrain.data.shards import set_attributes
 from mpitrain.errors import BadInput
 
-from .alone import imported, read, refused
+from .alone import imported, planned, read, refused
 
 kaldiio = pytest.importorskip("kaldiio", reason="extra kaldi is not installed")
 
-DIMS, PLAIN = 3, KaldiOptions()
+DIMS = 3
 
 
 def _corpus(folder: Path, speakers: int = 4, each: int = 3, prefix: str = "", text: bool = False) -> dict[str, Any]:
@@ -38,10 +37,8 @@ def _corpus(folder: Path, speakers: int = 4, each: int = 3, prefix: str = "", te
     return {key: (features[key], aligned[key]) for key in keys}
 
 
-def _plan(
-    folder: Path, how: KaldiOptions = PLAIN, held_out: Mapping[str, int] = MappingProxyType({}), **sources: Path
-) -> planning.CorpusPlan:
-    return plan({"train": folder / "data", **sources}, [folder / "pdf.scp"], how, dict(held_out))
+def _plan(folder: Path, *words: object) -> planning.CorpusPlan:
+    return planned("kaldi", folder / "data", "--alignments", folder / "pdf.scp", *words)
 
 
 def _by_key(part: dict[str, Any]) -> dict[str, tuple[np.ndarray, np.ndarray]]:
@@ -90,7 +87,7 @@ def test_the_same_numbers_come_out(tmp_path: Path, monkeypatch: pytest.MonkeyPat
 def test_shards_tell_their_cmvn_and_old_ones_are_not_made_again(tmp_path: Path) -> None:
     """The preparation is no part of what tells one import from another: shards of before that are whole stay."""
     _corpus(tmp_path)
-    make = lambda: _plan(tmp_path, KaldiOptions(cmvn="speaker", variance=True))  # noqa: E731
+    make = lambda: _plan(tmp_path, "--cmvn", "speaker", "--norm-vars")  # noqa: E731
     part = imported(tmp_path / "out", make)["train"]
     assert json.loads(part["preparation"]) == {"cmvn": "speaker", "norm_vars": True}
     (shard,) = (tmp_path / "out").glob("*.h5")
@@ -101,7 +98,7 @@ def test_shards_tell_their_cmvn_and_old_ones_are_not_made_again(tmp_path: Path) 
 def test_an_archive_without_script_or_speakers(tmp_path: Path) -> None:
     corpus = _corpus(tmp_path)
     part = imported(
-        tmp_path / "out", lambda: plan({"train": tmp_path / "f.ark"}, [tmp_path / "pdf.ark"], KaldiOptions(), {})
+        tmp_path / "out", lambda: planned("kaldi", tmp_path / "f.ark", "--alignments", tmp_path / "pdf.ark")
     )
     _same(_by_key(part["train"]), corpus)
     assert "speakers" not in part["train"]
@@ -109,9 +106,9 @@ def test_an_archive_without_script_or_speakers(tmp_path: Path) -> None:
 
 def test_folders_and_speakers_make_parts(tmp_path: Path) -> None:
     train, dev = _corpus(tmp_path / "a", 6), _corpus(tmp_path / "b", 2, prefix="dev-")
-    sources = {"train": tmp_path / "a" / "data", "dev": tmp_path / "b" / "data"}
-    pdfs = [tmp_path / "a" / "pdf.scp", tmp_path / "b" / "pdf.ark"]
-    make = lambda seed: plan(sources, pdfs, KaldiOptions(), {"test": 2, "test-other": 1}, seed)  # noqa: E731
+    words = ["--dev", tmp_path / "b" / "data", "--alignments", tmp_path / "b" / "pdf.ark"]
+    held_out = ["--split-off", "test=2,test-other=1"]
+    make = lambda seed: _plan(tmp_path / "a", *words, *held_out, "--seed", seed)  # noqa: E731
     parts = imported(tmp_path / "out", lambda: make(1))
     assert {part: len(_by_key(found)) for part, found in parts.items()} == {
         "train": 9, "dev": 6, "test": 6, "test-other": 3
@@ -154,7 +151,7 @@ def test_cmvn_of_utterances_and_speakers(
         groups = {name: [own[0], own[0] + 1] for name, own in groups.items()}
         sums = {name: sums_of(np.concatenate(own)) for name, own in groups.items()}
         kaldiio.save_ark(str(tmp_path / "cmvn.ark"), sums, scp=str(tmp_path / "data" / "cmvn.scp"))
-    part = imported(tmp_path / "out", lambda: _plan(tmp_path, KaldiOptions(cmvn, variance)))["train"]
+    part = imported(tmp_path / "out", lambda: _plan(tmp_path, "--cmvn", cmvn, *["--norm-vars"] * variance))["train"]
     assert part["shards"] > 1
     found = _by_key(part)
     for key, (features, _) in corpus.items():
@@ -168,7 +165,7 @@ def test_cmvn_scp_of_utterances_needs_no_speakers(tmp_path: Path) -> None:
     (tmp_path / "data" / "utt2spk").unlink()
     sums = {key: sums_of(features) for key, (features, _) in corpus.items()}
     kaldiio.save_ark(str(tmp_path / "cmvn.ark"), sums, scp=str(tmp_path / "data" / "cmvn.scp"))
-    found = _by_key(imported(tmp_path / "out", lambda: _plan(tmp_path, KaldiOptions("scp")))["train"])
+    found = _by_key(imported(tmp_path / "out", lambda: _plan(tmp_path, "--cmvn", "scp"))["train"])
     for key, (features, _) in corpus.items():
         assert np.allclose(found[key][0], features - features.astype(float).mean(0), atol=1e-5)
 
@@ -192,8 +189,8 @@ def test_lengths_may_differ_by_so_many_frames(tmp_path: Path, capsys: pytest.Cap
     frames = len(corpus["s1-u1"][0])
     line = f"utterance s1-u1: {frames} frames, but labels for {frames - 2}; --tolerance N cuts up to N frames"
     refused(tmp_path / "out", lambda: _plan(tmp_path), line, capsys)
-    refused(tmp_path / "out", lambda: _plan(tmp_path, KaldiOptions(tolerance=1)), f"labels for {frames - 2}", capsys)
-    found = _by_key(imported(tmp_path / "out", lambda: _plan(tmp_path, KaldiOptions(tolerance=2)))["train"])
+    refused(tmp_path / "out", lambda: _plan(tmp_path, "--tolerance", 1), f"labels for {frames - 2}", capsys)
+    found = _by_key(imported(tmp_path / "out", lambda: _plan(tmp_path, "--tolerance", 2))["train"])
     assert np.array_equal(found["s1-u1"][0], corpus["s1-u1"][0][:-2])
     assert np.array_equal(found["s2-u1"][1], corpus["s2-u1"][1])
 
@@ -204,12 +201,8 @@ def test_a_source_that_changed_is_imported_anew(tmp_path: Path, capsys: pytest.C
     dev = _corpus(tmp_path / "dev", 1, 1, prefix="dev-")
     content = (tmp_path / "dev" / "f.ark").read_bytes()
     (tmp_path / "dev" / "f.ark").write_bytes(content[:-1])
-    make = lambda: plan(  # noqa: E731
-        {"train": tmp_path / "data", "dev": tmp_path / "dev" / "data"},
-        [tmp_path / "pdf.scp", tmp_path / "dev" / "pdf.scp"],
-        KaldiOptions(),
-        {},
-    )
+    words = ["--dev", tmp_path / "dev" / "data", "--alignments", tmp_path / "dev" / "pdf.scp"]
+    make = lambda: _plan(tmp_path, *words)  # noqa: E731
     refused(tmp_path / "out", make, "truncated", capsys)  # when the shard of train is there
     (tmp_path / "dev" / "f.ark").write_bytes(content)
     spoilt["s0-u0"] = spoilt["s0-u0"] + 1
@@ -237,37 +230,36 @@ def _truncate(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-5])
 
 
-PLAIN = KaldiOptions()
-FAULTS: dict[str, tuple[Callable[[Path], Any], KaldiOptions, str]] = {
-    "ragged": (lambda d: _features(d, "s1-u1", lambda a: a[:, :2]), PLAIN, "s1-u1: 2 features a frame, others have 3"),
-    "nan": (lambda d: _features(d, "s2-u1", _nan), PLAIN, "s2-u1: features that are not finite, or beyond ±1e+30"),
-    "no frames": (lambda d: _features(d, "s1-u1", lambda a: a[:0]), KaldiOptions(tolerance=99), "s1-u1: no frames"),
-    "features truncated": (lambda d: _truncate(d / "f.ark"), PLAIN, "f.ark:"),
-    "alignments truncated": (lambda d: _truncate(d / "pdf.ark"), PLAIN, "pdf.ark:"),
-    "features empty": (lambda d: (d / "f.ark").write_bytes(b""), PLAIN, "f.ark:"),
-    "features of another kind": (lambda d: (d / "f.ark").write_bytes(bytes(9999)), PLAIN, "not a Kaldi object"),
-    "script empty": (lambda d: (d / "data" / "feats.scp").write_bytes(b""), PLAIN, "feats.scp: is empty"),
-    "no script": (lambda d: (d / "data" / "feats.scp").unlink(), PLAIN, "feats.scp: No such file"),
-    "no alignments": (lambda d: (d / "pdf.scp").unlink(), PLAIN, "pdf.scp: no such file or folder"),
-    "others' alignments": (lambda d: (d / "pdf.scp").write_text("x x:1\n"), PLAIN, "none of its 12 utterances has an"),
+FAULTS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
+    "ragged": (lambda d: _features(d, "s1-u1", lambda a: a[:, :2]), "", "s1-u1: 2 features a frame, others have 3"),
+    "nan": (lambda d: _features(d, "s2-u1", _nan), "", "s2-u1: features that are not finite, or beyond ±1e+30"),
+    "no frames": (lambda d: _features(d, "s1-u1", lambda a: a[:0]), "--tolerance 99", "s1-u1: no frames"),
+    "features truncated": (lambda d: _truncate(d / "f.ark"), "", "f.ark:"),
+    "alignments truncated": (lambda d: _truncate(d / "pdf.ark"), "", "pdf.ark:"),
+    "features empty": (lambda d: (d / "f.ark").write_bytes(b""), "", "f.ark:"),
+    "features of another kind": (lambda d: (d / "f.ark").write_bytes(bytes(9999)), "", "not a Kaldi object"),
+    "script empty": (lambda d: (d / "data" / "feats.scp").write_bytes(b""), "", "feats.scp: is empty"),
+    "no script": (lambda d: (d / "data" / "feats.scp").unlink(), "", "feats.scp: No such file"),
+    "no alignments": (lambda d: (d / "pdf.scp").unlink(), "", "pdf.scp: no such file or folder"),
+    "others' alignments": (lambda d: (d / "pdf.scp").write_text("x x:1\n"), "", "none of its 12 utterances has an"),
     "features for alignments": (
-        lambda d: (d / "pdf.scp").write_text((d / "data" / "feats.scp").read_text()), PLAIN, "a matrix (FM), not int"
+        lambda d: (d / "pdf.scp").write_text((d / "data" / "feats.scp").read_text()), "", "a matrix (FM), not int"
     ),
     "alignments for features": (
-        lambda d: (d / "data" / "feats.scp").write_text((d / "pdf.scp").read_text()), PLAIN, "integers, not a matrix"
+        lambda d: (d / "data" / "feats.scp").write_text((d / "pdf.scp").read_text()), "", "integers, not a matrix"
     ),
-    "too few classes": (lambda d: None, KaldiOptions(classes=7), "s0-u0: a label 7, but classes are numbered from 0"),
-    "no speaker": (lambda d: (d / "data" / "utt2spk").write_text("a b c\n"), PLAIN, "line 1: expected an utteran"),
-    "no cmvn": (lambda d: None, KaldiOptions("scp"), "cmvn.scp: No such file"),
+    "too few classes": (lambda d: None, "--classes 7", "s0-u0: a label 7, but classes are numbered from 0"),
+    "no speaker": (lambda d: (d / "data" / "utt2spk").write_text("a b c\n"), "", "line 1: expected an utteran"),
+    "no cmvn": (lambda d: None, "--cmvn scp", "cmvn.scp: No such file"),
     "cmvn of others": (
         lambda d: (d / "data" / "cmvn.scp").write_text("x x:1\n"),
-        KaldiOptions("scp"),
+        "--cmvn scp",
         "has neither s0-u0 nor its speaker s0",
     ),
     "cmvn of another size": (
         lambda d: kaldiio.save_ark(
             str(d / "c"), {f"s{n}": np.ones((2, DIMS)) for n in range(4)}, scp=str(d / "data" / "cmvn.scp")
-        ), KaldiOptions("scp"), "not the sums of some frames of 3 features, which are 2 by 4"
+        ), "--cmvn scp", "not the sums of some frames of 3 features, which are 2 by 4"
     ),
 }  # fmt: skip
 
@@ -277,21 +269,23 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, name: str, capsys: pyt
     spoil, how, line = FAULTS[name]
     _corpus(tmp_path)
     spoil(tmp_path)
-    refused(tmp_path / "out", lambda: _plan(tmp_path, how), line, capsys)
+    refused(tmp_path / "out", lambda: _plan(tmp_path, *how.split()), line, capsys)
 
 
 @pytest.mark.parametrize(
     ("held_out", "speakers", "line"),
-    [({"dev": 4}, True, "--split-off: 4 speakers of 4 would leave none"), ({"dev": 1}, False, "who speaks s0-u0?")],
+    [("dev=4", True, "--split-off: 4 speakers of 4 would leave none"), ("dev=1", False, "who speaks s0-u0?")],
 )
 def test_speakers_that_cannot_be_split_off(
-    tmp_path: Path, held_out: dict[str, int], speakers: bool, line: str, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, held_out: str, speakers: bool, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _corpus(tmp_path)
     if not speakers:
         (tmp_path / "data" / "utt2spk").unlink()
-    refused(tmp_path / "out", lambda: _plan(tmp_path, held_out=held_out), line, capsys)
-    refused(tmp_path / "out", lambda: _plan(tmp_path, dev=tmp_path / "data"), "s0-u0 is in train and in dev", capsys)
+    refused(tmp_path / "out", lambda: _plan(tmp_path, "--split-off", held_out), line, capsys)
+    refused(
+        tmp_path / "out", lambda: _plan(tmp_path, "--dev", tmp_path / "data"), "s0-u0 is in train and in dev", capsys
+    )
 
 
 def test_speakers_that_nobody_names_have_no_mean(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -300,9 +294,9 @@ def test_speakers_that_nobody_names_have_no_mean(tmp_path: Path, capsys: pytest.
     speakers = tmp_path / "data" / "utt2spk"
     speakers.write_text("\n".join(speakers.read_text().splitlines()[1:]))
     line = f"--cmvn speaker: who speaks s0-u0? {speakers} does not say"
-    refused(tmp_path / "out", lambda: _plan(tmp_path, KaldiOptions("speaker")), line, capsys)
+    refused(tmp_path / "out", lambda: _plan(tmp_path, "--cmvn", "speaker"), line, capsys)
     speakers.unlink()
-    refused(tmp_path / "out", lambda: _plan(tmp_path, KaldiOptions("speaker")), line, capsys)
+    refused(tmp_path / "out", lambda: _plan(tmp_path, "--cmvn", "speaker"), line, capsys)
 
 
 def test_the_command_under_mpirun(launch: Callable[..., Any], tmp_path: Path) -> None:

@@ -15,15 +15,14 @@ from mpitrain.__main__ import parser
 from mpitrain.data.importers import features, recorded
 from mpitrain.data.importers.features import about, frame_centres, log_mel, read_samples, with_deltas
 from mpitrain.data.importers.labels import classes_of, read_frames, read_segments
-from mpitrain.data.importers.wav import RecordingOptions, plan
 from mpitrain.errors import BadInput
 
-from .alone import imported, refused
+from .alone import imported, planned, refused
 
 soundfile = pytest.importorskip("soundfile", reason="extra speech is not installed")
 pytest.importorskip("kaldi_native_fbank", reason="extra speech is not installed")
 
-RATE, PLAIN = 8000, RecordingOptions()
+RATE = 8000
 
 
 def _signal(seed: int, count: int = 1600) -> np.ndarray:
@@ -52,15 +51,19 @@ def _corpus(folder: Path) -> dict[str, np.ndarray]:
     return signals
 
 
-def _frames(folder: Path, how: RecordingOptions = PLAIN) -> Any:
-    return plan({"train": folder / "audio"}, folder / "frames.txt", how, {})
+def _frames(folder: Path, *words: object) -> Any:
+    return planned("wav", folder / "audio", "--frames", folder / "frames.txt", *words)
+
+
+def _segments(folder: Path, *words: object) -> Any:
+    return planned("wav", folder / "audio", "--segments", folder / "labels", *words)
 
 
 @pytest.mark.parametrize("deltas", [False, True])
 def test_features_are_those_of_the_samples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deltas: bool) -> None:
     monkeypatch.setattr(recorded, "SMALLEST", 1)
     signals = _corpus(tmp_path)
-    part = imported(tmp_path / "out", lambda: _frames(tmp_path, RecordingOptions(bins=10, deltas=deltas)))["train"]
+    part = imported(tmp_path / "out", lambda: _frames(tmp_path, "--bins", 10, *["--deltas"] * deltas))["train"]
     assert part["shards"] > 1 and part["features"].shape == (6 * 18, 30 if deltas else 10)
     keys = [key.decode() for key in part["keys"]]
     assert sorted(keys) == sorted(signals)
@@ -139,16 +142,13 @@ def test_a_frame_has_the_label_of_its_middle(tmp_path: Path, form: str) -> None:
         "ctm": ";; by hand\nu 1 0.1 0.05 b 0.97\nu 1 0.0 0.0325 sil\nu 1 0.0325 0.0675 a\nu 1 0.16 0.0225 b\n",
     }[form]
     (tmp_path / "labels").write_text(lines)
-    make = lambda **how: plan(  # noqa: E731
-        {"train": tmp_path / "audio"}, tmp_path / "labels", RecordingOptions(), {}, segments=True, **how
-    )
-    part = imported(tmp_path / "out", lambda: make(background="sil"))["train"]
+    part = imported(tmp_path / "out", lambda: _segments(tmp_path, "--background", "sil"))["train"]
     assert part["class_names"] == "a b sil" and part["classes"] == 3
     # sil: 0.0125, 0.0225; a: 0.0325 … 0.0925; b: 0.1025 … 0.1425; gap: 0.1525; b: 0.1625, 0.1725; gap: 0.1825
     assert part["targets"].tolist() == [2] * 2 + [0] * 7 + [1] * 5 + [2] + [1] * 2 + [2]
     with pytest.raises(BadInput, match=r"u.wav: by .*labels: no segment holds 0.1525 s; --background LABEL fills gaps"):
-        make().make(make().chunks["train"][0])
-    part = imported(tmp_path / "other", lambda: make(background="noise"))["train"]
+        (made := _segments(tmp_path)).make(made.chunks["train"][0])
+    part = imported(tmp_path / "other", lambda: _segments(tmp_path, "--background", "noise"))["train"]
     assert part["class_names"] == "a b noise sil" and part["targets"][14] == 2
 
 
@@ -187,8 +187,8 @@ def test_a_list_and_speakers_make_parts(tmp_path: Path, capsys: pytest.CaptureFi
         labels.write("unrecorded 0\n")
     parts = imported(
         tmp_path / "out",
-        lambda: plan(
-            {"train": tmp_path / "wav.scp"}, tmp_path / "frames.txt", RecordingOptions(), {"dev": 1, "test": 1}
+        lambda: planned(
+            "wav", tmp_path / "wav.scp", "--frames", tmp_path / "frames.txt", "--split-off", "dev=1,test=1"
         ),
     )
     assert "1 of 7 utterances of" in (out := " ".join(capsys.readouterr().out.split()))
@@ -220,7 +220,7 @@ def test_a_mark_of_byte_order_is_no_part_of_a_key(tmp_path: Path) -> None:
 def test_a_list_of_parts_of_files_is_refused(tmp_path: Path, part: str, capsys: pytest.CaptureFixture[str]) -> None:
     _corpus(tmp_path)
     (tmp_path / "wav.scp").write_text(f"s0-u0 {tmp_path}/audio/s0-u0.WAV{part}\n")
-    make = lambda: plan({"train": tmp_path / "wav.scp"}, tmp_path / "frames.txt", PLAIN, {})  # noqa: E731
+    make = lambda: planned("wav", tmp_path / "wav.scp", "--frames", tmp_path / "frames.txt")  # noqa: E731
     refused(tmp_path / "out", make, "wav.scp: s0-u0 is a part of a file; a list of recordings names whole ones", capsys)
 
 
@@ -228,39 +228,39 @@ def _cut(path: Path, share: float) -> None:
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
 
 
-FAULTS: dict[str, tuple[Callable[[Path], Any], RecordingOptions, str]] = {
+FAULTS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "one label less": (
-        lambda d: (d / "frames.txt").write_text((d / "frames.txt").read_text().replace("5\n", "\n", 1)), PLAIN,
+        lambda d: (d / "frames.txt").write_text((d / "frames.txt").read_text().replace("5\n", "\n", 1)), "",
         "s0-u0.WAV: b"
     ),
-    "zero-byte": (lambda d: (d / "audio/s0-u0.WAV").write_bytes(b""), PLAIN, "s0-u0.WAV: not a recording"),
-    "not audio": (lambda d: (d / "audio/s0-u0.WAV").write_bytes(b"GIF89a" * 99), PLAIN, "s0-u0.WAV: not a recording"),
-    "wav truncated": (lambda d: _cut(d / "audio/s0-u0.WAV", 0.7), PLAIN, "s0-u0.WAV: truncated"),
-    "wav head alone": (lambda d: _cut(d / "audio/s0-u0.WAV", 0.004), PLAIN, "s0-u0.WAV: not a recording"),
-    "flac truncated": (lambda d: _cut(d / "audio/more/s0-u1.flac", 0.7), PLAIN, "s0-u1.flac: "),
+    "zero-byte": (lambda d: (d / "audio/s0-u0.WAV").write_bytes(b""), "", "s0-u0.WAV: not a recording"),
+    "not audio": (lambda d: (d / "audio/s0-u0.WAV").write_bytes(b"GIF89a" * 99), "", "s0-u0.WAV: not a recording"),
+    "wav truncated": (lambda d: _cut(d / "audio/s0-u0.WAV", 0.7), "", "s0-u0.WAV: truncated"),
+    "wav head alone": (lambda d: _cut(d / "audio/s0-u0.WAV", 0.004), "", "s0-u0.WAV: not a recording"),
+    "flac truncated": (lambda d: _cut(d / "audio/more/s0-u1.flac", 0.7), "", "s0-u1.flac: "),
     "another rate": (
-        lambda d: _write(d / "audio/s1-u0.WAV", _signal(0), 16000), PLAIN, "s1-u0.WAV: 16000 samples a second"
+        lambda d: _write(d / "audio/s1-u0.WAV", _signal(0), 16000), "", "s1-u0.WAV: 16000 samples a second"
     ),
-    "stereo": (lambda d: _write(d / "audio/s0-u0.WAV", _signal(0), channels=2), PLAIN, "2 channels, expected one"),
+    "stereo": (lambda d: _write(d / "audio/s0-u0.WAV", _signal(0), channels=2), "", "2 channels, expected one"),
     "too short": (
         lambda d: _write(d / "audio/s0-u0.WAV", _signal(0, 99)),
-        RecordingOptions(tolerance=99),
+        "--tolerance 99",
         "s0-u0.WAV: by ",
     ),
     "not finite": (
         lambda d: soundfile.write(
             d / "audio/s0-u0.WAV", np.full(1600, np.nan, np.float32), RATE, subtype="FLOAT", format="WAV"
-        ), PLAIN, "s0-u0.WAV: samples that are not finite numbers"
+        ), "", "s0-u0.WAV: samples that are not finite numbers"
     ),
-    "too few classes": (lambda d: None, RecordingOptions(classes=5), "a label 5, but classes are numbered from 0 to 4"),
-    "no labels": (lambda d: (d / "frames.txt").unlink(), PLAIN, "frames.txt: No such file"),
-    "empty labels": (lambda d: (d / "frames.txt").write_text("\n"), PLAIN, "frames.txt: is empty"),
-    "labels of others": (lambda d: (d / "frames.txt").write_text("x 1\n"), PLAIN, "none of its 6 recordings is in"),
+    "too few classes": (lambda d: None, "--classes 5", "a label 5, but classes are numbered from 0 to 4"),
+    "no labels": (lambda d: (d / "frames.txt").unlink(), "", "frames.txt: No such file"),
+    "empty labels": (lambda d: (d / "frames.txt").write_text("\n"), "", "frames.txt: is empty"),
+    "labels of others": (lambda d: (d / "frames.txt").write_text("x 1\n"), "", "none of its 6 recordings is in"),
     "no recordings": (
-        lambda d: [path.rename(f"{path}.m4a") for path in (d / "audio").rglob("s*")], PLAIN,
+        lambda d: [path.rename(f"{path}.m4a") for path in (d / "audio").rglob("s*")], "",
         "audio: holds no recordings (.aif, .aiff, .au, .flac,"
     ),
-    "labels twice": (lambda d: (d / "frames.txt").write_text("x 1\nx 2\n"), PLAIN, "line 2: x is there twice"),
+    "labels twice": (lambda d: (d / "frames.txt").write_text("x 1\nx 2\n"), "", "line 2: x is there twice"),
 }  # fmt: skip
 
 
@@ -269,7 +269,7 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, name: str, capsys: pyt
     spoil, how, line = FAULTS[name]
     _corpus(tmp_path)
     spoil(tmp_path)
-    refused(tmp_path / "out", lambda: _frames(tmp_path, how), line, capsys)
+    refused(tmp_path / "out", lambda: _frames(tmp_path, *how.split()), line, capsys)
 
 
 @pytest.mark.parametrize(
@@ -294,8 +294,7 @@ def test_truncated_recordings_are_refused(
         with pytest.raises(BadInput, match=said):  # also where that happens after the import was planned
             read_samples(str(path))
     (tmp_path / "labels").write_text("u 0 1 0\n")
-    make = lambda: plan({"train": tmp_path / "audio"}, tmp_path / "labels", PLAIN, {}, segments=True)  # noqa: E731
-    refused(tmp_path / "out", make, f"{path}: {said}", capsys)
+    refused(tmp_path / "out", lambda: _segments(tmp_path), f"{path}: {said}", capsys)
 
 
 @pytest.mark.parametrize(
@@ -327,8 +326,7 @@ def test_segments_whose_rounded_times_overlap(tmp_path: Path) -> None:
 def test_segments_of_a_longer_recording_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _write(tmp_path / "audio" / "u.wav", _signal(0))
     (tmp_path / "labels").write_text("u 0 1 a\nu 1 2 a\n")
-    make = lambda: plan({"train": tmp_path / "audio"}, tmp_path / "labels", RecordingOptions(), {}, segments=True)  # noqa: E731
-    refused(tmp_path / "out", make, "a segment begins at 1 s, the sound ends at 0.1", capsys)
+    refused(tmp_path / "out", lambda: _segments(tmp_path), "a segment begins at 1 s, the sound ends at 0.1", capsys)
 
 
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

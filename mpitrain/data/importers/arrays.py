@@ -4,7 +4,7 @@ import argparse
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -27,16 +27,18 @@ class Names(NamedTuple):
 
     kind: str
     inputs: str
-    targets: str = "targets"
-    utterances: str = ""
-    lengths: str = ""
-    speakers: str = ""
-    channels_first: bool = False
+    targets: str
+    utterances: str
+    lengths: str
+    speakers: str
+    channels_first: bool
 
     def of(self, part: str) -> "Names":
         """The names for one part."""
-        texts = {name: text.replace(PLACE, part) for name, text in self._asdict().items() if isinstance(text, str)}
-        return Names(**{**self._asdict(), **texts})
+        texts: dict[str, Any] = {
+            name: text.replace(PLACE, part) for name, text in self._asdict().items() if isinstance(text, str)
+        }
+        return self._replace(**texts)
 
 
 class ArrayChunk(NamedTuple):
@@ -69,35 +71,30 @@ def add_parser(sources: Subparsers) -> None:
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
+    """The plan; in the names of the source and of the arrays, {part} stands for each part. Raises BadInput naming the
+    option, the file or an invalid part."""
     kind = "images" if options.images else "frames"
     if options.channels_first and kind == "frames":
         raise BadInput("--channels-first: features have no channels")
     said = [name for name in ("utterances", "lengths", "speakers") if getattr(options, name)]
     if said and kind == "images":
         raise BadInput(f"--{said[0]}: images have none")
-    inputs = options.images or options.features
-    divided = options.utterances, options.lengths, options.speakers
-    names = Names(kind, inputs, options.targets, *divided, options.channels_first)
-    return plan(str(options.source), names, options.parts.split(","), options.classes)
-
-
-def plan(source: str, names: Names, parts: list[str], classes: int | None = None) -> CorpusPlan:
-    """The plan for `source`; in it and in the names, {part} stands for each of `parts`. Raises BadInput naming the
-    file or an invalid part."""
+    source, parts = str(options.source), options.parts.split(",")
     for part in parts:
         require_part(part, part)
-    every = names.inputs, names.targets, names.utterances, names.lengths, names.speakers
+    every = options.images or options.features, options.targets, options.utterances, options.lengths, options.speakers
+    names = Names(kind, *every, options.channels_first)
     if len(parts) > 1 and (same := [name for name in every if name and PLACE not in source + name]):
-        raise BadInput(f"--parts {','.join(parts)}: neither SOURCE nor {same[0]} contains {PLACE}")
+        raise BadInput(f"--parts {options.parts}: neither SOURCE nor {same[0]} contains {PLACE}")
     notes = list[str]()
     chunks = {part: _chunks(Path(source.replace(PLACE, part)), names.of(part), notes) for part in parts}
-    attributes = CorpusPlan.described(f"arrays of {Path(source).name}", classes)
+    attributes = CorpusPlan.described(f"arrays of {options.source.name}", options.classes)
     return CorpusPlan(
         names.kind,
         attributes,
         chunks,
         lambda chunk: [Path(chunk.path)],
-        partial(_shard, classes),
+        partial(_shard, options.classes),
         notes=tuple(notes),
     )
 

@@ -39,9 +39,11 @@ class LabelSet(NamedTuple):
 
 
 LABELS = {
-    "cifar10": LabelSet("CIFAR-10", 10, "labels", 0, 1, "label_names", ("batches.meta", "batches.meta.txt")),
-    "cifar100": LabelSet("CIFAR-100", 100, "fine_labels", 1, 2, "fine_label_names", ("meta", "fine_label_names.txt")),
-    "cifar100-coarse": LabelSet(
+    ("cifar10", "fine"): LabelSet("CIFAR-10", 10, "labels", 0, 1, "label_names", ("batches.meta", "batches.meta.txt")),
+    ("cifar100", "fine"): LabelSet(
+        "CIFAR-100", 100, "fine_labels", 1, 2, "fine_label_names", ("meta", "fine_label_names.txt")
+    ),
+    ("cifar100", "coarse"): LabelSet(
         "CIFAR-100, coarse", 20, "coarse_labels", 0, 2, "coarse_label_names", ("meta", "coarse_label_names.txt")
     ),
 }
@@ -56,21 +58,13 @@ def add_parser(sources: Subparsers) -> None:
         files = "the tar.gz, or the folder into which it was unpacked"
         parser = add_source(sources, name, what, files, _planned)
         if name == "cifar100":
-            option(parser, "--labels", "100 or 20; default: fine", choices=("fine", "coarse"), default="fine")
-        parser.set_defaults(name=name)
+            option(parser, "--labels", "100 or 20; default: fine", choices=("fine", "coarse"))
+        parser.set_defaults(name=name, labels="fine")
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
-    coarse = getattr(options, "labels", "") == "coarse"
-    return plan(options.source, options.name + ("-coarse" if coarse else ""))
-
-
-def plan(path: Path, name: str) -> CorpusPlan:
-    """The plan for an archive or the folder it was unpacked into, python or binary. Raises BadInput naming it.
-
-    `name` is one of LABELS.
-    """
-    labels, base = LABELS[name], name.removesuffix("-coarse")
+    """The plan for an archive or the folder it was unpacked into, python or binary. Raises BadInput naming it."""
+    path, base, labels = options.source, options.name, LABELS[options.name, options.labels]
     there = _listed(path)
     forms = {ending: sum(file + ending in there for file in (*TRAIN[base], TEST[base])) for ending in ("", ".bin")}
     binary = forms[".bin"] >= max(forms[""], 1)  # the form of which more files are there

@@ -49,11 +49,9 @@ def add_parser(sources: Subparsers) -> None:
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
-    return plan(options.source, {"train": options.train, "dev": options.test // 2, "test": options.test}, options.seed)
-
-
-def plan(folder: Path, samples: dict[str, int], seed: int = 1) -> CorpusPlan:
-    """The plan for a folder of folders of fonts, `samples` by part. Raises BadInput naming the folder, or a font."""
+    """The plan for a folder of folders of fonts. Raises BadInput naming the folder, or a font."""
+    folder, seed = options.source, options.seed
+    samples = {"train": options.train, "dev": options.test // 2, "test": options.test}
     library("PIL", "prepare glyphs needs Pillow", "images")
     with naming(folder):
         makers = [found for path in sorted(folder.iterdir()) if path.is_dir() and (found := _families(path))]

@@ -31,10 +31,10 @@ class KaldiOptions:
     and alignment may differ; `classes`: None for the highest target plus one.
     """
 
-    cmvn: str = "none"
-    variance: bool = False
-    tolerance: int = 0
-    classes: int | None = None
+    cmvn: str
+    variance: bool
+    tolerance: int
+    classes: int | None
 
 
 class StoredUtterance(NamedTuple):
@@ -59,26 +59,18 @@ def add_parser(sources: Subparsers) -> None:
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
+    """The plan for the data folder (or scp, or ark) of each part and the alignments of all, matched by key. Raises
+    BadInput naming the option or the file."""
     if options.norm_vars and options.cmvn == "none":
         raise BadInput("--norm-vars: goes with --cmvn")
     how = KaldiOptions(options.cmvn, options.norm_vars, options.tolerance, options.classes)
-    sources, held_out = recorded.parts_of(options)
-    return plan(sources, options.alignments, how, held_out, options.seed)
-
-
-def plan(
-    sources: dict[str, Path], alignments: list[Path], how: KaldiOptions, held_out: dict[str, int], seed: int = 1
-) -> CorpusPlan:
-    """The plan for the data folder (or scp, or ark) of each part and the alignments of all, matched by key.
-
-    `held_out`: number of training speakers to move to each other part. Raises BadInput naming the file.
-    """
     library("kaldiio", "Kaldi's files need kaldiio", "kaldi")
-    for path in (*alignments, *sources.values()):
+    sources, held_out = recorded.parts_of(options)
+    for path in (*options.alignments, *sources.values()):
         if not path.exists():
             raise BadInput(f"{path}: no such file or folder")
     aligned: dict[str, Pointer] = {}
-    for path in alignments:
+    for path in options.alignments:
         for key, place in places(path).items():
             if aligned.setdefault(key, place) is not place:
                 raise BadInput(f"{path}: {key} is in {aligned[key].path} too")
@@ -91,7 +83,7 @@ def plan(
             notes += recorded.unspoken(source, parts[part])
         notes += recorded.left_out(recorded.without(aligned, parts), len(aligned), "have an alignment, no features")
         dims = archives.matrix(parts["train"][0].where.features).shape[1]
-    parts = recorded.split_off(parts, held_out, seed)
+    parts = recorded.split_off(parts, held_out, options.seed)
     attributes = CorpusPlan.described(f"Kaldi features of {sources['train']}", how.classes)
     prepared = {"cmvn": how.cmvn, "norm_vars": how.variance}
     shards = recorded.chunks(parts, 4 * dims, whole_speakers=how.cmvn == "speaker")

@@ -1,7 +1,7 @@
 """`prepare images`: images in one folder per class, optionally below train/, val/ (or dev/) and test/."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from math import isqrt
@@ -31,14 +31,6 @@ class Look(NamedTuple):
     grey: bool = False
 
 
-class Split(NamedTuple):
-    """Fractions of each class's training images to hold out for parts that have no folder."""
-
-    dev: float = 0.0
-    test: float = 0.0
-    seed: int = 1
-
-
 class PictureChunk(NamedTuple):
     """The image files of a shard and their classes."""
 
@@ -62,23 +54,19 @@ def add_parser(sources: Subparsers) -> None:
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
+    """The plan for a folder, in which the folder that is written may be. Raises BadInput naming an option or a path."""
     if options.size**2 > PIXELS:
         raise BadInput(f"--size {options.size}: at most {isqrt(PIXELS)}")
-    look, split = Look(options.size, options.grey), Split(options.dev, options.test, options.seed)
-    return plan(options.source, look, split, options.skip_broken, options.folder)
-
-
-def plan(folder: Path, look: Look, split: Split, skip_broken: bool = False, shards: Path | None = None) -> CorpusPlan:
-    """The plan for a folder; `shards`, the folder that is written, may be in it. Raises BadInput naming a path."""
-    parts, left = _parts(folder, shards)
+    folder, look = options.source, Look(options.size, options.grey)
+    parts, left = _parts(folder, options.folder)
     names = sorted(parts["train"])
     for part, classes in parts.items():
         if unknown := sorted(set(classes) - set(names)):
             raise BadInput(f"{folder}: class {unknown[0]} of {part} is not among those of train")
-    _hold_out(parts, names, split)
+    _hold_out(parts, names, {"dev": options.dev, "test": options.test}, options.seed)
     shape = _shape(folder, look, [path for name in names for path in parts["train"][name]])
     chunks = {
-        part: list(_chunks(folder, classes, names, int(np.prod(shape)), split.seed if part == "train" else None))
+        part: list(_chunks(folder, classes, names, int(np.prod(shape)), options.seed if part == "train" else None))
         for part, classes in parts.items()
     }
     kept = [printable("_".join(name.split())) for name in names]
@@ -96,7 +84,9 @@ def plan(folder: Path, look: Look, split: Split, skip_broken: bool = False, shar
         """The images of a shard without links that lead nowhere, which `make` reports."""
         return (path for name in chunk.paths if (path := folder / name).exists())
 
-    return CorpusPlan("images", attributes, chunks, files, make, (look, shape), tuple(notes), skip_broken=skip_broken)
+    return CorpusPlan(
+        "images", attributes, chunks, files, make, (look, shape), tuple(notes), skip_broken=options.skip_broken
+    )
 
 
 def _shape(folder: Path, look: Look, paths: list[Path]) -> tuple[int, ...]:
@@ -109,7 +99,7 @@ def _shape(folder: Path, look: Look, paths: list[Path]) -> tuple[int, ...]:
     raise BadInput(f"{folder}: none of its {len(paths):,} training pictures can be read")
 
 
-def _parts(folder: Path, shards: Path | None) -> tuple[dict[str, Classes], list[Path]]:
+def _parts(folder: Path, shards: Path) -> tuple[dict[str, Classes], list[Path]]:
     """Image files by part and class, and the other files."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder")
@@ -126,7 +116,7 @@ def _parts(folder: Path, shards: Path | None) -> tuple[dict[str, Classes], list[
     return {part: parts[part] for part in ("train", "dev", "test") if part in parts}, left
 
 
-def _classes(folder: Path, endings: set[str], shards: Path | None) -> tuple[Classes, list[Path]]:
+def _classes(folder: Path, endings: set[str], shards: Path) -> tuple[Classes, list[Path]]:
     """The image files of each class, sorted by name, and the other files."""
     classes, left = dict[str, list[Path]](), list[Path]()
     for path in folder.iterdir():
@@ -143,18 +133,18 @@ def _classes(folder: Path, endings: set[str], shards: Path | None) -> tuple[Clas
     return classes, left
 
 
-def _hold_out(parts: dict[str, Classes], names: list[str], split: Split) -> None:
-    """Move the given fractions of every class from the training images to the held-out parts."""
-    held = {part: share for part, share in (("dev", split.dev), ("test", split.test)) if share}
+def _hold_out(parts: dict[str, Classes], names: list[str], shares: Mapping[str, float], seed: int) -> None:
+    """Move these shares of every class from the training images to the held-out parts."""
+    held = {part: share for part, share in shares.items() if share}
     for part, share in held.items():
-        if not 0 <= share < 1 or split.dev + split.test >= 1:
+        if not 0 <= share < 1 or sum(shares.values()) >= 1:
             raise BadInput(f"--{part} {share:g}: expected a share of the pictures below 1")
         if part in parts:
             raise BadInput(f"--{part} {share:g}: there is a folder of that part already")
     chosen: dict[str, Classes] = {part: {} for part in (*held, "train")}
     for number, name in enumerate(names):
         files, begin = parts["train"][name], 0
-        order = stream(split.seed, "split", number).permutation(len(files))
+        order = stream(seed, "split", number).permutation(len(files))
         for part, share in (*held.items(), ("train", 1.0)):  # the rest is to train on
             end = begin + round(share * len(files))
             chosen[part][name] = [files[place] for place in sorted(order[begin:end])]

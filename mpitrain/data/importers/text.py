@@ -47,6 +47,8 @@ def add_parser(sources: Subparsers) -> None:
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
+    """The plan for files, each a document. Whole files are held out; of a single file, the end of its text. Raises
+    BadInput naming an option, a file, or a part for which there is too little text."""
     shares = {"dev": options.dev, "test": options.test}
     for part, share in shares.items():
         if not 0 <= share < 1 or sum(shares.values()) >= 1:
@@ -54,13 +56,7 @@ def _planned(options: argparse.Namespace) -> CorpusPlan:
     files = list(_files(options.source, options.ending, options.folder))
     if not files:
         raise BadInput(f"{', '.join(map(str, options.source))}: no file of text ends in {options.ending}")
-    return plan(files, shares, options.tokenizer, options.seed)
-
-
-def plan(files: list[Path], shares: dict[str, float], tokenizer: Path | None = None, seed: int = 1) -> CorpusPlan:
-    """The plan for these files, each a document. Whole files are held out; of a single file, the end of its text.
-    Raises BadInput naming a file, or a part for which there is too little text."""
-    classes, how = 256, "bytes"
+    classes, how, tokenizer = 256, "bytes", options.tokenizer
     if tokenizer is not None:
         classes = max(_tokenizer(tokenizer).get_vocab().values()) + 1
         how = f"{tokenizer.name} {xxhash.xxh3_64_hexdigest(tokenizer.read_bytes())}"
@@ -68,7 +64,7 @@ def plan(files: list[Path], shares: dict[str, float], tokenizer: Path | None = N
     documents = [TextPiece(str(path), 0, found.size) for path, found in every.items() if found.size]
     if not documents:
         raise BadInput("prepare text: no file of text")
-    documents = [documents[place] for place in stream(seed, "order of texts").permutation(len(documents))]
+    documents = [documents[place] for place in stream(options.seed, "order of texts").permutation(len(documents))]
     chunks = {part: list(_chunks(pieces)) for part, pieces in _divided(documents, shares).items()}
     left = len(every) - len(documents)
     attributes = CorpusPlan.described(f"{some(len(documents), 'document')} of text", classes)

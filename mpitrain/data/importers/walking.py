@@ -33,12 +33,11 @@ def files_below(folder: Path, shards: Path | None = None) -> list[Path]:
     return sorted(found)
 
 
-def folders_in(folder: Path, shards: Path | None) -> list[Path]:
+def folders_in(folder: Path, shards: Path) -> list[Path]:
     """The folders in this one, in order, without hidden ones and `shards`, the folder that is written."""
-    written = None if shards is None else shards.resolve()
     with naming(folder):
         found = sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith("."))
-    return [path for path in found if path.resolve() != written]
+    return [path for path in found if path.resolve() != shards.resolve()]
 
 
 def _identity(folder: Path) -> tuple[int, int]:

@@ -25,12 +25,12 @@ from mpitrain.start import Subparsers, option
 class RecordingOptions:
     """How recordings are prepared. `background`: class between segments; `tolerance`, `classes`: see KaldiOptions."""
 
-    bins: int = 23
-    deltas: bool = False
-    tolerance: int = 0
-    classes: int | None = None
-    background: int | None = None
-    rate: int = 0  # sampling rate of all recordings in Hz
+    bins: int
+    deltas: bool
+    tolerance: int
+    classes: int | None
+    background: int | None
+    rate: int  # sampling rate of all recordings in Hz
 
 
 class LabelledRecording(NamedTuple):
@@ -57,44 +57,26 @@ def add_parser(sources: Subparsers) -> None:
 
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
+    """The plan for the folder (or list, with a key and a path per line) of each part and the labels of all, by key.
+    Raises BadInput naming the option or the file."""
     if options.background is not None and not options.segments:
         raise BadInput("--background: goes with --segments")
-    how = RecordingOptions(options.bins, options.deltas, options.tolerance, options.classes)
     sources, held_out = recorded.parts_of(options)
-    labels = options.segments or options.frames
-    segments, background, seed = options.segments is not None, options.background, options.seed
-    return plan(sources, labels, how, held_out, segments, background, seed, options.folder)
-
-
-def plan(
-    sources: dict[str, Path],
-    label_file: Path,
-    how: RecordingOptions,
-    held_out: dict[str, int],
-    segments: bool = False,
-    background: str | None = None,
-    seed: int = 1,
-    shards: Path | None = None,
-) -> CorpusPlan:
-    """The plan for the folder (or list, with a key and a path per line) of each part and the labels of all, by key.
-
-    `held_out`: number of training speakers to move to each other part; `shards`: the folder that is written, which may
-    be in one of `sources`. Raises BadInput naming the file.
-    """
-    labels, names, fill = _labels(label_file, segments, background)
+    label_file = options.segments or options.frames
+    labels, names, fill = _labels(label_file, options.segments is not None, options.background)
     parts: Parts[LabelledRecording] = {}
     notes: tuple[str, ...] = ()
     rates: dict[int, str] = {}
     for part, source in sources.items():
-        parts[part], missing = _utterances(source, labels, label_file, rates, shards)
+        parts[part], missing = _utterances(source, labels, label_file, rates, options.folder)
         notes += recorded.left_out(missing, len(parts[part]) + len(missing), f"of {source} have no labels")
         notes += recorded.unspoken(source, parts[part])
     notes += recorded.left_out(recorded.without(labels, parts), len(labels), f"of {label_file} have no recording")
-    how = replace(how, rate=next(iter(rates)), background=fill)
+    how = RecordingOptions(options.bins, options.deltas, options.tolerance, options.classes, fill, next(iter(rates)))
     silence = np.zeros(how.rate)
     dims = log_mel(silence, how.rate, how.bins, how.deltas).shape[1]  # reports anything that is missing, in one line
     attributes = CorpusPlan.described(f"log-mel features of {sources['train']}", how.classes or len(names), names)
-    chunks = recorded.chunks(recorded.split_off(parts, held_out, seed), 4 * dims)
+    chunks = recorded.chunks(recorded.split_off(parts, held_out, options.seed), 4 * dims)
     prepared = preparation(how.rate, how.bins, how.deltas)
     return CorpusPlan("frames", attributes, chunks, _files, partial(_shard, how), how, notes, prepared)
 
@@ -114,7 +96,7 @@ def _labels(
 
 
 def _utterances(
-    source: Path, labels: dict[str, UtteranceLabels], label_file: Path, rates: dict[int, str], shards: Path | None
+    source: Path, labels: dict[str, UtteranceLabels], label_file: Path, rates: dict[int, str], shards: Path
 ) -> tuple[Utterances[LabelledRecording], list[str]]:
     """The utterances with labels, and the keys of those without."""
     recordings = _recordings(source, labels, shards)
@@ -136,7 +118,7 @@ def _utterances(
     return found, missing
 
 
-def _recordings(source: Path, labels: dict[str, UtteranceLabels], shards: Path | None) -> dict[str, str]:
+def _recordings(source: Path, labels: dict[str, UtteranceLabels], shards: Path) -> dict[str, str]:
     """The path of each recording by its key: the file name without extension, with folders if the labels use them."""
     if not source.exists():
         raise BadInput(f"{source}: no such folder or list")
