@@ -17,13 +17,7 @@ DEADLINE, LONGEST = 300.0, 1e9  # seconds: the default of run.deadline, and its 
 #: script it is 0, and mpirun passes that on to all ranks.
 RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 #: The number of a rank on its node: Open MPI, MPICH and Intel MPI, Cray, Slurm.
-LOCAL_RANK = (
-    "OMPI_COMM_WORLD_LOCAL_RANK",
-    "MPI_LOCALRANKID",
-    "PMI_LOCAL_RANK",
-    "PALS_LOCAL_RANKID",
-    "SLURM_LOCALID",
-)
+LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "SLURM_LOCALID")
 
 SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many ranks there are: Open MPI, MPICH and Intel MPI
 #: How many threads a rank has: Slurm's cores per task, else the user's limit for OpenBLAS, else that for any library.

@@ -52,15 +52,10 @@ class Views:
     """
 
     def __init__(
-        self,
-        augmentation: Augmentation,
-        room: tuple[int, int],
-        channels: int,
-        axes: Array | None = None,
-        dtype: np.dtype | type = np.float32,
+        self, augmentation: Augmentation, room: tuple[int, int], channels: int, axes: Array | None, dtype: np.dtype
     ) -> None:
         self._augmentation, self._room, self._axes = augmentation, room, axes
-        self._channels, self._dtype = channels, np.dtype(dtype)
+        self._channels, self._dtype = channels, dtype
         self._moves = bool(any(room) or augmentation.flip or axes is not None)
         self._centre = np.array([room[0] // 2, room[1] // 2, 0])
         self._resize(0)

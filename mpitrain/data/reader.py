@@ -12,15 +12,7 @@ import h5py
 import numpy as np
 
 from mpitrain.data.shards import FORMAT, attributes_digest, digest
-from mpitrain.data.validation import (
-    INPUTS,
-    KINDS,
-    OPTIONAL,
-    Value,
-    validate,
-    validate_inputs,
-    validate_shapes,
-)
+from mpitrain.data.validation import INPUTS, KINDS, OPTIONAL, Value, validate, validate_inputs, validate_shapes
 from mpitrain.errors import BadInput
 from mpitrain.files import Version, checksum, version_of
 from mpitrain.files.hdf5 import ERRORS, attribute, data_set, has, opened

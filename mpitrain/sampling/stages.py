@@ -78,13 +78,9 @@ class Schedule:
         for position, stage in sorted(placed, key=lambda pair: pair[0]):
             rate = (stage.learning_rate or now.learning_rate) * (stage.rate_factor or 1.0)
             scale = stage.bias_factor * now.learning_rate / rate if stage.bias_factor else 1.0
-            now = Settings(
-                stage.minibatch or now.minibatch,
-                rate,
-                stage.workers or now.workers,
-                now.bias_scale * scale,
-                now.momentum if stage.momentum is None else stage.momentum,
-            )
+            minibatch, workers = stage.minibatch or now.minibatch, stage.workers or now.workers
+            momentum = now.momentum if stage.momentum is None else stage.momentum
+            now = Settings(minibatch, rate, workers, now.bias_scale * scale, momentum)
             self.all.append(now)
             self._begins.append(position)
         self.most_workers = max(settings.workers or 0 for settings in self.all)  # the most that a stage asks for

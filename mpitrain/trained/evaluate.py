@@ -9,6 +9,7 @@ import argparse
 import json
 import time
 from collections.abc import Mapping
+from functools import partial
 from math import prod
 from pathlib import Path
 
@@ -39,14 +40,8 @@ def _evaluate(transport: Transport, options: argparse.Namespace) -> int:
         if options.blocks is not None:
             return _write_blocks(transport, model, corpora, options.blocks)
         shares = {part: share_of(corpus, transport.rank, transport.size) for part, corpus in corpora.items()}
-        evaluation = Evaluation(
-            model.network,
-            shares,
-            model.parameters.dtype,
-            time.monotonic,
-            slices=False,
-            total=lambda sums: transport.sum(sums, "the evaluation"),
-        )
+        total, dtype = partial(transport.sum, what="the evaluation"), model.parameters.dtype
+        evaluation = Evaluation(model.network, shares, dtype, time.monotonic, slices=False, total=total)
         results = evaluation.run(model.parameters)
     if transport.rank == 0:
         samples = {part: corpus.samples for part, corpus in corpora.items()}

@@ -185,7 +185,7 @@ def test_what_images_cannot_have_is_named(
 
 
 def test_buffers_grow_with_the_minibatch() -> None:
-    views = Views(Augmentation(crop=1, flip=True), (2, 2), 1)
+    views = Views(Augmentation(crop=1, flip=True), (2, 2), 1, None, np.dtype("f4"))
     small = views.at((0, 5), 3)[0].copy()
     large = views.at((0, 0), 50)[0]
     assert large.shape == (50, 3) and np.array_equal(large[5:8], small)

@@ -102,7 +102,7 @@ def test_noise_beyond_all_measure(tmp_path: Path, noise: float) -> None:
     from mpitrain.data.importers.speech import prepare_speech
 
     with pytest.raises(BadInput, match=f"^--noise {noise:g}: expected between -100 and 100 dB$"):
-        prepare_speech(tmp_path, SpeechRecipe(noise=noise), hours=0.003)
+        prepare_speech(tmp_path, SpeechRecipe(noise=noise), 0.003, 1998)
 
 
 @pytest.mark.parametrize("hours", [0.0, float("nan"), 1e5])
@@ -111,7 +111,7 @@ def test_hours_that_cannot_be_are_refused_with_their_range(hours: float, tmp_pat
     from mpitrain.data.importers.speech import prepare_speech
 
     with pytest.raises(BadInput, match=r"^--hours \S+: expected a number above 0 and below 100,000$"):
-        prepare_speech(tmp_path, SpeechRecipe(), hours=hours)
+        prepare_speech(tmp_path, SpeechRecipe(), hours, 1998)
 
 
 def test_the_number_of_processes_changes_nothing(speech: list[Path]) -> None:
@@ -183,7 +183,7 @@ def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
     monkeypatch.setitem(sys.modules, "espeakng_loader", None)
     with pytest.raises(BadInput, match=r"pip install mpitrain\[speech\]"):
-        prepare_speech(tmp_path / "speech", SpeechRecipe())
+        prepare_speech(tmp_path / "speech", SpeechRecipe(), 1.0, 1998)
     assert not (tmp_path / "speech").exists()
 
 

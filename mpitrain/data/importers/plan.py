@@ -68,20 +68,14 @@ class CorpusPlan(Generic[Source]):
         """One task per shard. `digests`: those of all files; `found`: the versions of the files."""
         attributes = sorted((name, repr(value)) for name, value in self.attributes.items())
         identity = xxhash.xxh3_64_hexdigest(repr((self.kind, attributes, self.options, self.chunks, digests)).encode())
-        return [
-            Task(
-                self.make,
-                self.kind,
-                {**self.attributes, "recipe": f"{identity} {part} {number}"},
-                part,
-                chunk,
-                {path: found[path] for path in self.files(chunk)},
-                folder / provisional_name(part, number),
-                folder / shard_name(part, number, len(chunks)),
-            )
-            for part, chunks in self.chunks.items()
-            for number, chunk in enumerate(chunks)
-        ]
+        made = []
+        for part, chunks in self.chunks.items():
+            for number, chunk in enumerate(chunks):
+                own = {**self.attributes, "recipe": f"{identity} {part} {number}"}
+                files = {path: found[path] for path in self.files(chunk)}
+                paths = folder / provisional_name(part, number), folder / shard_name(part, number, len(chunks))
+                made.append(Task(self.make, self.kind, own, part, chunk, files, *paths))
+        return made
 
 
 @dataclass(frozen=True)
@@ -124,14 +118,11 @@ class Task(Generic[Source]):
         write_shard(self.provisional, self.kind, arrays, {**own, **self.attributes})
 
 
+Planning = Callable[[argparse.Namespace], CorpusPlan]
+
+
 def add_source(
-    sources: Subparsers,
-    name: str,
-    what: str,
-    source: str,
-    planning: Callable[[argparse.Namespace], CorpusPlan],
-    nargs: str | None = None,
-    **least: int,
+    sources: Subparsers, name: str, what: str, source: str, planning: Planning, nargs: str | None = None, **least: int
 ) -> argparse.ArgumentParser:
     """Add `prepare NAME` with the arguments that all importers share: the source, the folder and the number of
     processes. `least`: the smallest values of other options."""

@@ -45,12 +45,7 @@ Make = Callable[[int], Utterance | None]
 
 
 def prepare_speech(
-    folder: Path,
-    recipe: SpeechRecipe,
-    hours: float = 1.0,
-    classes: int = 1998,
-    jobs: int | None = None,
-    limit: int = LIMIT,
+    folder: Path, recipe: SpeechRecipe, hours: float, classes: int, jobs: int | None = None, limit: int = LIMIT
 ) -> None:
     """Write `hours` of training speech with `classes` phone states, and the held-out parts, into `folder`.
 
