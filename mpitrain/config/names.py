@@ -14,6 +14,7 @@ from mpitrain.errors import ALIASES, BadInput, nearest
 from mpitrain.files import Record
 from mpitrain.keys import values_of
 
+_type = cache(inspect.type_info)
 #: How messages of msgspec begin, and clearer messages in their place.
 PLAIN = {
     "Expected `array`": "expected one or two numbers in brackets, such as [5,5]",
@@ -23,7 +24,7 @@ PLAIN = {
 
 def check_names(table: Record) -> None:
     """Raise BadInput naming a key that does not exist, or that must be a table and is not."""
-    _check(table, _types())
+    _check(table, _type(Config))
 
 
 def _check(value: object, kind: inspect.Type, key: str = "") -> None:
@@ -50,11 +51,6 @@ def _check(value: object, kind: inspect.Type, key: str = "") -> None:
             _check(inner, fields[name], f"{prefix}{name}")
         elif name != table.tag_field:
             raise BadInput(_unknown(name, [*fields, *filter(None, [table.tag_field])], prefix, table.tag))
-
-
-@cache
-def _types() -> inspect.Type:
-    return inspect.type_info(Config)
 
 
 def _tables(kind: inspect.Type) -> dict[object, inspect.StructType]:

@@ -10,20 +10,9 @@ from pathlib import Path
 
 import numpy as np
 
+from mpitrain.data import shards
 from mpitrain.data.normalising import STATISTICS, moments, statistics
 from mpitrain.data.reader import ShardFile
-from mpitrain.data.shards import (
-    DIGITS,
-    digest,
-    document_arrays,
-    provisional_name,
-    publish,
-    require_part,
-    set_attributes,
-    shard_name,
-    utterance_arrays,
-    write_shard,
-)
 from mpitrain.data.validation import INPUTS, Attributes
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
@@ -42,10 +31,10 @@ class ShardWriter:
     """
 
     def __init__(self, folder: Path, part: str, kind: str, attributes: Attributes, *, limit: int = LIMIT) -> None:
-        require_part(part, part)
+        shards.require_part(part, part)
         self._folder, self._part, self._kind, self._limit = folder, part, kind, limit
         self._attributes = dict(attributes)
-        self._complete = sorted(folder.glob(f"{part}-{DIGITS}-of-{DIGITS}.h5"))
+        self._complete = sorted(folder.glob(f"{part}-{shards.DIGITS}-of-{shards.DIGITS}.h5"))
         self._added: list[tuple[Array, Array | None, int | None, str | None]] = []  # of the next shard
         self._bytes = self._shards = 0
         self._moments: list[Attributes] = []  # of each shard
@@ -87,7 +76,7 @@ class ShardWriter:
             self._write()
         if not self._shards:
             raise BadInput(f"{self._folder}: no samples for part {self._part}")
-        names = [shard_name(self._part, number, self._shards) for number in range(self._shards)]
+        names = [shards.shard_name(self._part, number, self._shards) for number in range(self._shards)]
         for path in self._complete:
             if path.name not in names:
                 raise _complete_with("other samples", path)
@@ -95,25 +84,25 @@ class ShardWriter:
             found = statistics(self._moments)
             for number, name in enumerate(names):
                 if not (self._folder / name).exists():
-                    set_attributes(self._folder / provisional_name(self._part, number), found)
-        publish(self._folder, {self._part: self._shards}, self._part)
+                    shards.set_attributes(self._folder / shards.provisional_name(self._part, number), found)
+        shards.publish(self._folder, {self._part: self._shards}, self._part)
         return self._shards
 
     def _write(self) -> None:
         inputs, *others = zip(*self._added, strict=True)
         targets, speakers, keys = ([value for value in column if value is not None] for column in others)
         if self._kind == "frames":
-            arrays = utterance_arrays(inputs, targets, speakers, keys)
+            arrays = shards.utterance_arrays(inputs, targets, speakers, keys)
         elif self._kind == "tokens":
-            arrays = document_arrays(inputs)
+            arrays = shards.document_arrays(inputs)
         else:
             arrays = {"images": np.concatenate(inputs), "targets": np.concatenate(targets)}
         complete = [path for path in self._complete if path.name.startswith(f"{self._part}-{self._shards:05d}-")]
         for path in complete:
             _require_samples(path, arrays)
         if not complete:
-            path = self._folder / provisional_name(self._part, self._shards)
-            write_shard(path, self._kind, arrays, self._attributes)
+            path = self._folder / shards.provisional_name(self._part, self._shards)
+            shards.write_shard(path, self._kind, arrays, self._attributes)
         if self._measures:
             self._moments.append(moments(arrays[INPUTS[self._kind]]))
         self._shards += 1
@@ -123,7 +112,7 @@ class ShardWriter:
 def _require_samples(path: Path, arrays: dict[str, Array]) -> None:
     with ShardFile(path) as file:
         found = {name: value for name, value in file.attributes.items() if name.startswith("xxh3_")}
-    if found != {f"xxh3_{name}": digest(array) for name, array in arrays.items()}:
+    if found != {f"xxh3_{name}": shards.digest(array) for name, array in arrays.items()}:
         raise _complete_with("other samples", path)
 
 

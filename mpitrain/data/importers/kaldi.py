@@ -145,10 +145,7 @@ def _pair(
 def _sums(features: list[Array], chunk: Chunk[StoredUtterance], cmvn: str, archives: Archives) -> list[Array]:
     """The sums by which each utterance is normalised: stored ones, its own, or those over all of its speaker."""
     if cmvn == "scp":
-        return [
-            _read_sums(utterance, own.shape[1], archives)
-            for utterance, own in zip(chunk.utterances, features, strict=True)
-        ]
+        return [_read_sums(utterance, features[0].shape[1], archives) for utterance in chunk.utterances]
     names = [utterance.speaker if cmvn == "speaker" else utterance.key for utterance in chunk.utterances]
     totals = dict.fromkeys(names, 0.0)
     for name, own in zip(names, features, strict=True):

@@ -2,10 +2,9 @@
 
 import argparse
 import re
-from collections import deque
 from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,27 +82,23 @@ def _files(sources: Iterable[Path], ending: str, shards: Path) -> Iterator[Path]
 
 def _divided(documents: list[TextPiece], shares: dict[str, float]) -> dict[str, list[TextPiece]]:
     """Divide documents, in their order, among the parts train, dev and test."""
-    total = sum(piece.stop for piece in documents)
-    ends, begun = {"train": 1 - shares["dev"] - shares["test"], "dev": 1 - shares["test"], "test": 1.0}, 0
-    left, parts = deque(documents), dict[str, list[TextPiece]]()
-    for part, end in ends.items():
-        chosen: list[TextPiece] = []
-        while left and begun < round(end * total):
-            piece = left.popleft()
-            if len(documents) == 1 and (cut := _cut(piece.path, round(end * total))) < piece.stop:
-                left.append(piece._replace(start=cut))
-                piece = piece._replace(stop=cut)
-            chosen.append(piece)
-            begun += piece.stop - piece.start
+    total, begun = sum(piece.stop for piece in documents), 0
+    there = f"{total:,} bytes in {some(len(documents), 'document')}"
+    wanted = {"train": 1 - shares["dev"] - shares["test"], "dev": 1 - shares["test"], "test": 1.0}
+    ends = {part: round(share * total) for part, share in wanted.items()}
+    if len(documents) == 1:
+        path = documents[0].path
+        cuts = [0, *(min(_cut(path, end), total) for end in ends.values())]
+        documents = [TextPiece(path, start, stop) for start, stop in pairwise(cuts) if start < stop]
+    parts: dict[str, list[TextPiece]] = {part: [] for part in ends}
+    for piece in documents:
+        parts[next(part for part, end in ends.items() if begun < end)].append(piece)
+        begun += piece.stop - piece.start
+    for part, chosen in parts.items():
         if not chosen and (part == "train" or shares[part]):
             remedy = "smaller --dev and --test" if part == "train" else f"a larger --{part}, or 0"
-            raise BadInput(
-                f"prepare text: {total:,} bytes in {some(len(documents), 'document')} leave none for part {part}; "
-                f"give {remedy}"
-            )
-        if chosen:
-            parts[part] = chosen
-    return parts
+            raise BadInput(f"prepare text: {there} leave none for part {part}; give {remedy}")
+    return {part: chosen for part, chosen in parts.items() if chosen}
 
 
 def _chunks(pieces: list[TextPiece]) -> Iterator[list[TextPiece]]:

@@ -5,6 +5,7 @@ States are the begin, middle and end of each phone in its left context. Classes 
 Utterance k of a part is a pure function of the recipe, the part and k, whichever process makes it.
 """
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -145,17 +146,12 @@ def choose(states: Sequence[PhoneState], counts: Sequence[int] | Array, wanted: 
     """
     order = sorted(range(len(states)), key=lambda number: (-counts[number], states[number]))
     seen = sum(count > 0 for count in counts)
-    # merged[k]: number of classes for the states after the k most frequent ones. k + merged[k] never decreases.
-    merged, rest = [0], set[tuple[str, int]]()
-    for number in reversed(order):
-        rest.add(states[number][1:])
-        merged.append(len(rest))
-    merged.reverse()
-    fitting = [kept for kept in range(seen + 1) if kept + merged[kept] <= wanted]
-    if not fitting:
-        raise BadInput(f"--classes {wanted}: the thirds of all phones alone are {merged[0]}")
-    kept = order[: fitting[-1]]
-    shared = sorted({states[number][1:] for number in order[fitting[-1] :]})
+    # Where each third of a phone stands last: the states after the k most frequent ones have those of k and later.
+    last = sorted({states[number][1:]: place for place, number in enumerate(order)}.values())
+    most = max((k for k in range(seen + 1) if k + len(last) - bisect_left(last, k) <= wanted), default=-1)
+    if most < 0:
+        raise BadInput(f"--classes {wanted}: the thirds of all phones alone are {len(last)}")
+    kept, shared = order[:most], sorted({states[number][1:] for number in order[most:]})
     classes = [states[number] for number in kept] + [PhoneState("", *each) for each in shared]
     numbers = {state: number for number, state in enumerate(classes)}
     of = [numbers[state] if state in numbers else numbers[PhoneState("", *state[1:])] for state in states]
