@@ -96,10 +96,8 @@ def first_line(error: BaseException) -> str:
 
 def printable(text: str, keep: str = "") -> str:
     """The text with unprintable characters escaped, such as \\x1b, except those in `keep`."""
-    return "".join(
-        letter if letter.isprintable() or letter in keep else letter.encode("unicode_escape").decode()
-        for letter in text
-    )
+    escaped = (each if each.isprintable() or each in keep else each.encode("unicode_escape").decode() for each in text)
+    return "".join(escaped)
 
 
 def say(what: object) -> None:

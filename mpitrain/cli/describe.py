@@ -100,11 +100,8 @@ def layers_table(network: Network, tables: list[AnyLayer]) -> Table:
     parameters = [sum(parameter.size for parameter in layer.parameters) for layer in network.layers]
     operations = [layer.operations for layer in network.layers]
     rows.columns[0].footer, rows.columns[0].no_wrap = "total", True
-    for heading, total in (
-        ("output", ""),
-        ("parameters", f"{sum(parameters):,}"),
-        ("multiply-adds", f"{sum(operations):,}"),
-    ):
+    totals = {"output": "", "parameters": f"{sum(parameters):,}", "multiply-adds": f"{sum(operations):,}"}
+    for heading, total in totals.items():
         rows.add_column(heading, total, justify="right", no_wrap=True)
     for layer, listed, size, count in zip(network.layers, tables, parameters, operations, strict=True):
         rows.add_row(layer.name, _settings(listed), _times(layer.output_shape), f"{size:,}", f"{count:,}")

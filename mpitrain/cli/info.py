@@ -30,12 +30,9 @@ def run(options: argparse.Namespace) -> int:
     abort_on_exception()
     transport = Transport(deadline=60.0)
     number = transport.threads(0)
-    each = some(number, "thread")
-    places = transport.gather_texts(
-        f"{platform.node()} local rank {transport.local_rank} of {transport.local_size}, "
-        f"{some(usable_cores(), 'core')}, {each} in a training",
-        "the ranks' places",
-    )
+    here = f"{platform.node()} local rank {transport.local_rank} of {transport.local_size}"
+    can = f"{some(usable_cores(), 'core')}, {some(number, 'thread')} in a training"
+    places = transport.gather_texts(f"{here}, {can}", "the ranks' places")
     passive = transport.progresses_passively() if transport.size > 1 else True
     aware, source = cuda_aware()
     staged = why_staged(transport, available(), aware, source)

@@ -196,11 +196,8 @@ def utterance_arrays(
     features: Sequence[Array], targets: Sequence[Array], speakers: Sequence[int] = (), keys: Sequence[str] = ()
 ) -> dict[str, Array]:
     """The arrays of a shard of frames from the features [frames, dims] and targets [frames] of its utterances."""
-    arrays = {
-        "features": np.concatenate(features),
-        "targets": np.concatenate(targets),
-        "utterances": np.cumsum([0, *map(len, features)], dtype=np.int64),
-    }
+    offsets = np.cumsum([0, *map(len, features)], dtype=np.int64)
+    arrays = {"features": np.concatenate(features), "targets": np.concatenate(targets), "utterances": offsets}
     if speakers:
         arrays["speakers"] = np.array(speakers, np.int32)
     if keys:

@@ -124,8 +124,5 @@ def _require_plain(options: argparse.Namespace) -> None:
         raise BadInput(f"--output {options.output}: only for --format onnx; {options.format} holds the parameters")
 
 
-WRITERS: dict[str, Callable[[TrainedModel, argparse.Namespace], tuple[bytes, str]]] = {
-    "safetensors": _safetensors,
-    "onnx": _onnx,
-    "npz": _npz,
-}
+Writer = Callable[[TrainedModel, argparse.Namespace], tuple[bytes, str]]
+WRITERS: dict[str, Writer] = {"safetensors": _safetensors, "onnx": _onnx, "npz": _npz}

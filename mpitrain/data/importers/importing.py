@@ -215,11 +215,8 @@ def _surveyed(plan: CorpusPlan, tasks: list[Task]) -> tuple[dict[str, Value], di
         validate_range(source, classes, sum(own.samples for own in by_part["train"]))
         # an import that was interrupted after the statistics were complete has them in some of its shards
         known = next((attributes for _, _, attributes in found if "mean" in attributes), None)
-        common |= (
-            {name: known[name] for name in STATISTICS if name in known}
-            if known
-            else statistics(attributes for part, _, attributes in found if part == "train")
-        )
+        known = known or statistics(attributes for part, _, attributes in found if part == "train")
+        common |= {name: known[name] for name in STATISTICS if name in known}
     return common, by_part, [line for *_, each in found for line in str(each.get(LEFT_OUT, "")).splitlines()]
 
 

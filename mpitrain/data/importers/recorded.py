@@ -134,10 +134,8 @@ def chunks(parts: Parts[Where], bytes_each: int, whole_speakers: bool = False) -
                 raise BadInput(f"{each.key} is in {home[each.key]} and in {part}")
         names = sorted({each.speaker for each in utterances})
         numbers = {name: number for number, name in enumerate(names)} if "" not in names else {}
-        made[part] = [
-            Chunk(tuple(group), tuple(numbers[each.speaker] for each in group if numbers))
-            for group in _groups(utterances, bytes_each, whole_speakers)
-        ]
+        groups = _groups(utterances, bytes_each, whole_speakers)
+        made[part] = [Chunk(tuple(own), tuple(numbers[each.speaker] for each in own if numbers)) for own in groups]
     return made
 
 

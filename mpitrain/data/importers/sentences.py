@@ -28,10 +28,8 @@ def _language(space: str = " ", stop: str = ".", **parts: str) -> Language:
     return Language(**split, space=space, stop=stop)
 
 
-LANGUAGES = {
-    name: _language(**table)
-    for name, table in tomllib.loads((Path(__file__).parent / "languages.toml").read_text("utf-8")).items()
-}
+TABLES = tomllib.loads(Path(__file__).with_name("languages.toml").read_text("utf-8"))
+LANGUAGES = {name: _language(**table) for name, table in TABLES.items()}
 SHARES = (0.45, 0.5, 0.05)  # probabilities of common words, made-up words, numbers
 
 
