@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from contextlib import closing, suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from mpitrain import config as configuration
 from mpitrain.api.launching import (
@@ -38,14 +37,6 @@ UNBLOCKED = (
     "import os, signal, sys; signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM}); "
     "os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
 )
-
-
-class Left(NamedTuple):
-    """What a run folder holds: the text of the summary, which a start that loses a rank leaves as it was, and how many
-    samples the newest whole checkpoint has been trained on."""
-
-    summary: str
-    samples: int
 
 
 class Launched:
@@ -86,16 +77,18 @@ class Launched:
         words += [name for name, wanted in flags.items() if wanted]
         return [*PROGRAM, "train", *words, how, str(self.folder)]
 
-    def left(self) -> Left:
-        """What the folder holds now; for a program of the user's own, with the save's time in place of samples."""
+    def left(self) -> tuple[str, int]:
+        """What the folder holds now: the text of the summary, which a start that loses a rank leaves as it was, and how
+        many samples the newest whole checkpoint has been trained on. For a program of the user's own, no summary, and
+        the save's time in place of samples."""
         if self.own:
             with suppress(OSError):
-                return Left("", (self.folder / MANIFEST).stat().st_mtime_ns)
-            return Left("", 0)
+                return "", (self.folder / MANIFEST).stat().st_mtime_ns
+            return "", 0
         summary, (found, _) = self.folder / "summary.json", newest(self.folder / "checkpoints")
         with naming(summary):
             text = summary.read_text(encoding="utf-8") if summary.exists() else ""
-        return Left(text, int(order(found)[0]) if found else 0)
+        return text, int(order(found)[0]) if found else 0
 
     def least(self) -> int:
         """run.least_ranks; 1 for a program of the user's own. Raises BadInput for errors in the configuration."""
@@ -154,26 +147,26 @@ def run(options: argparse.Namespace) -> int:
             if relay.asked or not ranks:
                 return STOPPED
             where = on_nodes(launch, there) if options.hosts or there != nodes else launch
-            before = work.left()
+            before, trained = work.left()
             process = start(on_ranks(where, ranks, work.words()), errors=subprocess.PIPE)
             heard = Heard(process)
             status = relay.wait(process, over=work.failed)
-            after, lost = work.left(), heard.lost("--het-group" in launch)
+            (summary, samples), lost = work.left(), heard.lost("--het-group" in launch)
             if status == 2 and ranks < options.ranks:  # such as too few for a stage
                 say(f"it does not train on {some(ranks, 'rank')}")
                 return STOPPED
             if status in (2, STOPPED) or (status == 0 and work.ended()):
                 return status
-            if after.summary != before.summary:  # a rank that was lost after that changes nothing
-                return STATUS.get(json.loads(after.summary).get("exit_reason"), 1)
+            if summary != before:  # a rank that was lost after that changes nothing
+                return STATUS.get(json.loads(summary).get("exit_reason"), 1)
             if relay.asked:  # a rank was lost, too, or the signal ended a program of the user's own
                 return STOPPED
-            in_vain = in_vain + 1 if after.samples <= before.samples else 0
+            in_vain = in_vain + 1 if samples <= trained else 0
             if in_vain == TRIES:
                 why = f"the last one ended with {status}; see what they said"
                 say(f"{TRIES} starts in a row left no new checkpoint; {why}")
                 return 1
-            work.restart(status, lost, after.samples)
+            work.restart(status, lost, samples)
             relay.pause(PAUSE * 5**in_vain)
 
 
