@@ -38,7 +38,7 @@ def write_images(folder: Path) -> None:
         "targets": rng.integers(0, 10, COUNT).astype(np.int32),
     }
     attributes = {"classes": 10, "mean": 127.5, "standard_deviation": 73.9, "covariance": 5461.0 * np.eye(3)}
-    write_shard(folder / "train-00000-of-00001.h5", "images", arrays, attributes, compress=False)
+    write_shard(folder / "train-00000-of-00001.h5", "images", arrays, attributes)
 
 
 def main() -> None:

@@ -22,6 +22,7 @@ import os
 import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import h5py
@@ -124,10 +125,8 @@ def part_shards(folder: Path, part: str) -> list[Path]:
     return found[part]
 
 
-def write_shard(
-    path: Path, kind: str, arrays: Mapping[str, Array], attributes: Attributes, *, compress: bool = True
-) -> None:
-    """Write a shard under a temporary name, then rename it. With `compress`, arrays are gzipped where that pays.
+def write_shard(path: Path, kind: str, arrays: Mapping[str, Array], attributes: Attributes) -> None:
+    """Write a shard under a temporary name, then rename it. Arrays are gzipped where that pays.
 
     `attributes` holds at least `classes`; values are strings, numbers and arrays of numbers.
     Raises BadInput naming the file if it cannot be written, and for arrays that do not make a valid shard.
@@ -135,10 +134,10 @@ def write_shard(
     described = {**attributes, "format": FORMAT, "kind": kind}
     validate(path, kind, arrays, described)
     validate_inputs(path, kind, arrays[INPUTS[kind]], int(np.asarray(attributes["classes"])))
-    write_whole(path, _image(kind, arrays, described, compress))
+    write_whole(path, _image(kind, arrays, described))
 
 
-def _image(kind: str, arrays: Mapping[str, Array], attributes: dict[str, Value], compress: bool) -> bytes:
+def _image(kind: str, arrays: Mapping[str, Array], attributes: dict[str, Value]) -> bytes:
     """The file's bytes. They are made in memory, because HDF5 itself does not handle a full disk properly."""
     buffer = io.BytesIO()
     with h5py.File(buffer, "w", libver=("v110", "v110")) as file:
@@ -146,7 +145,7 @@ def _image(kind: str, arrays: Mapping[str, Array], attributes: dict[str, Value],
             if name not in arrays:
                 continue  # an optional array: the others have been validated
             array = np.ascontiguousarray(arrays[name], None if " or " in dtype else dtype)
-            _write_array(file, name, array, compress)
+            _write_array(file, name, array)
             attributes[f"xxh3_{name}"] = digest(array)
         attributes["xxh3"] = attributes_digest(attributes)
         for name, value in attributes.items():
@@ -154,11 +153,11 @@ def _image(kind: str, arrays: Mapping[str, Array], attributes: dict[str, Value],
     return buffer.getvalue()
 
 
-def _write_array(file: h5py.File, name: str, array: Array, compress: bool) -> None:
+def _write_array(file: h5py.File, name: str, array: Array) -> None:
     row = max(array.nbytes // max(len(array), 1), 1)
     rows = min(max(CHUNK // row, 1), max(len(array), 1))
     first = array[:rows].tobytes()
-    pays = compress and len(zlib.compress(first, 4)) <= PAYS * len(first)
+    pays = len(zlib.compress(first, 4)) <= PAYS * len(first)
     filters = {"compression": "gzip", "compression_opts": 4, "shuffle": array.itemsize > 1} if pays else {}
     most = None if len(array) else (None, *array.shape[1:])  # a fixed length of 0 may not have chunks
     chunks = (rows, *array.shape[1:])
@@ -236,9 +235,7 @@ def class_names(attributes: Attributes) -> list[str] | None:
 
 def preparation(attributes: Attributes) -> Record:
     """How the features were prepared, as far as the shard describes it."""
-    found = attributes.get(PREPARATION)
-    try:
-        how = json.loads(found) if isinstance(found, str) else None
-    except (ValueError, RecursionError):  # written by another tool
-        how = None
-    return how if isinstance(how, dict) else {}
+    with suppress(ValueError, RecursionError):  # written by another tool
+        if isinstance(how := json.loads(str(attributes.get(PREPARATION))), dict):
+            return how
+    return {}

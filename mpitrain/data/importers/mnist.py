@@ -35,9 +35,8 @@ def plan(folder: Path, classes: int = 10) -> CorpusPlan:
     """The plan for a folder with `train-images-idx3-ubyte` and three others. Raises BadInput naming a missing one."""
     if not folder.is_dir():
         raise BadInput(f"{folder}: no such folder")
-    chunks = {
-        part: [(_found(folder, name, "images", 3), _found(folder, name, "labels", 1))] for part, name in NAMES.items()
-    }
+    found = partial(_found, folder)
+    chunks = {part: [(found(name, "images", 3), found(name, "labels", 1))] for part, name in NAMES.items()}
     attributes = CorpusPlan.described(f"IDX files of {folder.resolve().name}", classes)
     return CorpusPlan("images", attributes, chunks, tuple, partial(_part, classes))
 
