@@ -10,9 +10,9 @@ import numpy as np
 
 from mpitrain.algorithms.delayed import DelayedMomentum, MovedBy
 from mpitrain.algorithms.interface import Algorithm
-from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer
+from mpitrain.algorithms.optimizers import Buffers, Descent, Fast, Optimizer, plain
 from mpitrain.algorithms.optimizers.outer import LookAhead, OuterMomentum
-from mpitrain.algorithms.roles import AveragingRule
+from mpitrain.algorithms.roles import AveragingRule, Largest
 from mpitrain.algorithms.space import COMMON, PERIODS, Choice
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array, scratch_for
@@ -156,11 +156,18 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
     def units(self) -> tuple[object, ...]:
         return self.has_master, self.unit, self.look_ahead
 
+    def own_vectors(self) -> int:
+        if self.has_master:
+            return 0
+        x = np.zeros(1, np.float32)
+        return len(self.averaging(x, {"theta": x, **self.beside(x)}, 2, plain).vectors)
+
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "BlockRule":
         mu = 1 - 1 / ranks if self.momentum is None else self.momentum
         outer = OuterMomentum(mu, self.rate, self.look_ahead, self.unit == "learning-rate")
         rule = BlockRule(vectors, outer, self.optimizer(fast), self.tau, self.buffers)
         if self.top_k:
+            rule.largest = Largest(self.tau, self.top_k, self.chunk, self.bits, self.error_decay)
             rule.vectors["error"] = np.zeros_like(x)
         return rule
 

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from math import sqrt
 from typing import Literal
 
+import numpy as np
+
 from mpitrain.algorithms.interface import Slowing
-from mpitrain.algorithms.optimizers import Buffers
+from mpitrain.algorithms.optimizers import Buffers, plain
 from mpitrain.errors import BadInput
 from mpitrain.flat import Array
 from mpitrain.keys import Count, NotNegative
@@ -54,6 +56,10 @@ class Elastic(Centred, frozen=True):
 
     def beside(self, theta: Array) -> Buffers:
         return {}
+
+    def own_vectors(self) -> int:
+        x = np.zeros(1, np.float32)
+        return len(self.worker(x, x, 2, plain).vectors)
 
     @property
     def period(self) -> int:

@@ -47,6 +47,20 @@ class WorkerRule:
         self.local.restart(piece, centre)
 
 
+class Largest(NamedTuple):
+    """What ranks send every `tau` steps where they do not average whole vectors.
+
+    Of each `chunk` elements the `top_k` largest are sent, in `bits` bits each. What is not sent stays in the vector
+    "error", multiplied by `decay` at every round.
+    """
+
+    tau: int
+    top_k: int
+    chunk: int
+    bits: int
+    decay: float
+
+
 class AveragingRule(WorkerRule):
     """A worker's arithmetic if all ranks hold the centre and exchange at the same step, by sums over the ranks.
 
@@ -55,6 +69,7 @@ class AveragingRule(WorkerRule):
     """
 
     overlaps: ClassVar[bool] = False
+    largest: Largest | None = None
     #: The step from which periods are counted: where a training has been lengthened, after the exchange at its end.
     began = 0
 

@@ -17,6 +17,7 @@ from math import isfinite
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 from xxhash import xxh3_64
 
 from mpitrain.compression import bitmap, golomb_rice
@@ -81,13 +82,24 @@ def _decode_payload(form: int, payload: Array, k: int, length: int, words: Array
         return k <= golomb_rice.PARAMETER_MAX and bool(golomb_rice.decode(payload, k, length, words))
     if k:
         return False
+    if form == Form.PACKED:
+        return payload.size == words.size and bool(_copy_ascending(payload, length, words))
     if form == Form.BITMAP:
         return payload.size == bitmap.size(length, words.size) and bool(bitmap.decode(payload, length, words))
-    if form != Form.PACKED or payload.size != words.size:
-        return False
-    words[:] = payload
-    indices = words & INDEX
-    return bool((indices[1:] > indices[:-1]).all() and (indices[-1:] < length).all())
+    return False
+
+
+@njit(cache=True, nogil=True)
+def _copy_ascending(payload, length, words):  # type: ignore[no-untyped-def]
+    """Copy the words; return False if the indices do not ascend or reach `length`."""
+    previous = np.int64(-1)
+    for j in range(payload.size):
+        index = np.int64(payload[j] & INDEX)
+        if not previous < index < length:
+            return False
+        previous = index
+        words[j] = payload[j]
+    return True
 
 
 def _checksum(message: Array) -> int:

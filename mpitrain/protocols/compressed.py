@@ -2,7 +2,6 @@
 
 import numpy as np
 
-from mpitrain.algorithms.block_momentum import BlockMomentum
 from mpitrain.algorithms.roles import AveragingRule
 from mpitrain.checkpoint.state import Numbers, Vectors
 from mpitrain.compression.chunks import LargestOfChunks
@@ -21,10 +20,11 @@ class CompressedCentre:
     """
 
     def __init__(self, session: Session, rule: AveragingRule, vectors: Vectors) -> None:
-        self._options = options = BlockMomentum.of(session.config.algorithm)
+        assert rule.largest is not None
+        self._options = rule.largest
         self._session, self._rule, self._vectors = session, rule, vectors
         self._error, self._ranks = rule.vectors["error"], len(session.members)
-        self._compressor = largest(session, self._error, options.top_k, options.chunk, options.bits)
+        self._compressor = largest(session, self._error, self._options.top_k, self._options.chunk, self._options.bits)
         self._out = np.empty(self._compressor.wire.capacity, np.uint8)
         self._messages: list[Array] = []
 
@@ -33,7 +33,7 @@ class CompressedCentre:
         theta, x, compressor = self._vectors["theta"], self._rule.local.x, self._compressor
         self._rule.begin(eta, self._ranks)
         # e ← βe + (Θ − x);  s = Q(the largest of e);  e ← e − s
-        np.multiply(self._error, self._options.error_decay, out=self._error)
+        np.multiply(self._error, self._options.decay, out=self._error)
         np.subtract(theta, x, out=x)
         compressor.begin(1.0, 1.0, emit=True)
         entries = compressor.end(x)
