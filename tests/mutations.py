@@ -198,8 +198,8 @@ MUTATIONS = [
     Mutation(
         "turns skip a worker",
         f"{SERVER}/merging_master.py",
-        "                    self._next = (self._next + step + 1) % len(self.workers)",
-        "                    self._next = (self._next + step + 2) % len(self.workers)",
+        "        self._next = (self.workers.index(worker) + 1) % len(self.workers)",
+        "        self._next = (self.workers.index(worker) + 2) % len(self.workers)",
         SERVERS,
     ),
     Mutation(
