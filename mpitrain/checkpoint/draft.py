@@ -72,22 +72,22 @@ class Draft:
                 raise OSError(28, f"it needs {needed / 1e6:,.1f} MB, the disk has {free / 1e6:,.1f} MB left")
 
     def write(self, name: str, piece: FileContent, layout: Layout) -> None:
-        """Write one file; it gets this name only when it is complete."""
-        with writing(self.final):
-            partial = self.path / f"{name}.partial"
-            with CarefulFile(partial, "w+") as raw:
-                with h5py.File(raw, "w") as file:
-                    _fill(file, piece, layout)
-                raw.finish()
-            partial.rename(self.path / name)
-
-    def refuse(self, name: str, reason: str) -> None:
-        """Tell the master that this file will not be written, and why."""
+        """Write one file; it gets this name only when it is complete. If it cannot be written, a file with the reason
+        tells those who await it."""
         partial = self.path / f"{name}.partial"
-        with suppress(OSError):
-            partial.write_text(reason)  # truncates the file first, so that a full disk has room for the reason
-        with suppress(OSError):
-            partial.rename(self.path / f"{name}.fault")  # a rename, so that nobody reads an incomplete reason
+        try:
+            with writing(self.final):
+                with CarefulFile(partial, "w+") as raw:
+                    with h5py.File(raw, "w") as file:
+                        _fill(file, piece, layout)
+                    raw.finish()
+                partial.rename(self.path / name)
+        except BadInput as error:
+            with suppress(OSError):
+                partial.write_text(str(error))  # truncates the file first, so that a full disk has room for the reason
+            with suppress(OSError):
+                partial.rename(self.path / f"{name}.fault")  # a rename, so that nobody reads an incomplete reason
+            raise
 
     def await_files(self, names: list[str], seconds: float) -> None:
         """Wait until other ranks have written these files. Raises BadInput if they cannot, or if they have not begun

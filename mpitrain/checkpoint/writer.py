@@ -116,7 +116,7 @@ class Saver:
 
     def write_own(self, samples: int, rank: int, piece: FileContent) -> None:
         """Start writing this rank's piece."""
-        self._start(self._write_own, Draft(self.folder, samples), file_of(rank), piece)
+        self._start(Draft(self.folder, samples).write, file_of(rank), piece, self.layout)
 
     def commit(self, samples: int, state: FileContent, ranks: list[int]) -> None:
         """Start writing the state; the checkpoint gets its name once the pieces of `ranks` have been written, too."""
@@ -130,13 +130,6 @@ class Saver:
         self._jobs.append(job := self._thread.submit(write, *arguments))
         self._joined()
         return job
-
-    def _write_own(self, draft: Draft, name: str, piece: FileContent) -> None:
-        try:
-            draft.write(name, piece, self.layout)
-        except BadInput as error:
-            draft.refuse(name, str(error))
-            raise
 
     def _complete(self, draft: Draft, written: "Future[None]") -> None:
         try:

@@ -21,6 +21,7 @@ import pytest
 
 from mpitrain import checkpoint
 from mpitrain import config as configuration
+from mpitrain.checkpoint.files import CarefulFile
 from mpitrain.checkpoint.state import State
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.errors import BadInput
@@ -289,13 +290,19 @@ def test_the_best_model_stays(tmp_path: Path) -> None:
     assert trained == 30 and (model == 30).all()
 
 
-def test_pieces_that_do_not_come_are_named(tmp_path: Path) -> None:
+def test_pieces_that_do_not_come_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """After the deadline, or at once when a rank could not write its own; nothing is left of the draft."""
+
+    def full(self: CarefulFile) -> None:
+        raise OSError(28, "rank 3's disk is full")
+
     saver, state = Saver(tmp_path, LAYOUT, 1, 0.05, Transport()), filled(1, 10)
     for refused in (False, True):
         saver.begin(10, 0)
         if refused:
-            checkpoint.Draft(tmp_path, 10).refuse("rank-00003.h5", "rank 3's disk is full")
+            with monkeypatch.context() as patch, pytest.raises(BadInput, match="disk is full"):
+                patch.setattr(CarefulFile, "finish", full)
+                checkpoint.Draft(tmp_path, 10).write("rank-00003.h5", piece_of(state), LAYOUT)
         saver.commit(10, saver.copy_state(state, []), [3])
         with pytest.raises(BadInput, match="disk is full" if refused else r"waited .* for rank-00003\.h5"):
             saver.settle()
