@@ -2,6 +2,7 @@
 
 import copy
 import ctypes
+import itertools
 import random
 import resource
 import sys
@@ -526,11 +527,11 @@ class Alias(nn.Linear):
 
 
 class Holder(nn.Linear):
-    """A buffer that NumPy's arrays cannot hold."""
+    """A buffer, such as one that NumPy's arrays cannot hold, or one that depends on more than the seed."""
 
-    def __init__(self, tensor: "torch.Tensor") -> None:
+    def __init__(self, tensor: "torch.Tensor", persistent: bool = True) -> None:
         super().__init__(4, 3)
-        self.register_buffer("held", tensor)
+        self.register_buffer("held", tensor, persistent=persistent)
 
 
 class Counting(nn.Linear):
@@ -585,7 +586,7 @@ def failing() -> nn.Module:
     raise KeyError("depth")
 
 
-FLAT = nn.Flatten()
+FLAT, COUNT = nn.Flatten(), itertools.count()
 REFUSED: dict[str, Callable[[], object]] = {
     "outputs for 2 samples are of shape [2, 5], not [2, 3] (classes)": lambda: nn.Sequential(FLAT, nn.Linear(4, 5)),
     "the buffer seen changes in training": Counting,
@@ -609,6 +610,7 @@ REFUSED: dict[str, Callable[[], object]] = {
     "the buffer alias lies in the memory of the parameter weight": Alias,
     "held is sparse_coo of float32, which": lambda: Holder(torch.eye(3).to_sparse()),
     "held is strided of bfloat16, which": lambda: Holder(torch.ones(3).bfloat16()),
+    "the buffer held is not persistent, and built with other values": lambda: Holder(torch.tensor(next(COUNT)), False),
     "are of shape [2, 3] and type int64": lambda: nn.Sequential(FLAT, nn.Linear(4, 3), Rounded()),
     "cannot be trained: RuntimeError: mat1 and mat2": lambda: nn.Sequential(FLAT, nn.Linear(5, 3)),
 }

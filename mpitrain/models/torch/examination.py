@@ -79,6 +79,16 @@ def made(make: Callable[[int], object], seed: int, name: str, example: torch.Ten
     return module
 
 
+def require_repeated(module: torch.nn.Module, again: torch.nn.Module, name: str) -> None:
+    """Raise BadInput naming a buffer that no checkpoint holds and that is not the same when the module is made again,
+    as it is for other ranks, evaluations and exports."""
+    held, others = torch_state.held(module), dict(again.named_buffers())
+    for each, buffer in module.named_buffers():
+        values = [None if b is None else torch_state.numbers(b).tobytes() for b in (buffer, others.get(each))]
+        if each not in held and values[0] != values[1]:
+            raise BadInput(f"{name}: the buffer {each} is not persistent, and built with other values each time")
+
+
 def trained(module: torch.nn.Module, all_names: bool = False) -> list[Named]:
     """The parameters that need a gradient; one that several layers share is there once, by its first name, unless
     `all_names` are wanted."""

@@ -226,6 +226,7 @@ class TorchModel(examination.Examined):
         """The module to train. If what is made next has the same tensors in it, all modules are copies."""
         module, again, make = self._made(seed), self._made(seed), self._make
         if not torch_state.share(module, again):
+            examination.require_repeated(module, again, self.name)
             return module
         self._make = lambda seed: copy.deepcopy(make(seed))
         with blaming(self.name, "returns the same tensors each time, which cannot be copied"):
