@@ -17,10 +17,13 @@ from mpitrain.data.importers.features import frame_centres, with_deltas
 from mpitrain.data.importers.sentences import LANGUAGES, sentence
 from mpitrain.data.importers.utterances import PARTS, VARIANTS, PhoneState, SpeechRecipe, align, choose, speakers
 from mpitrain.data.shards import folder_parts
+from mpitrain.data.writer import ShardWriter
 from mpitrain.errors import BadInput
 from mpitrain.sampling.rng import stream
 
 from .alone import read_shard
+
+SMALL = 200_000  # most bytes of features in a shard, so that there are several
 
 
 def test_frames_fall_into_thirds_of_their_phone() -> None:
@@ -92,7 +95,9 @@ def speech(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     folders = [tmp_path_factory.mktemp("speech") / str(jobs) for jobs in (1, 2)]
     for jobs, folder in enumerate(folders, 1):
         recipe = SpeechRecipe("bn", bins=20, deltas=True, noise=15.0, seed=3)
-        prepare_speech(folder, recipe, hours=30 / 3600, classes=200, jobs=jobs, limit=200_000)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setitem(ShardWriter.__init__.__kwdefaults__, "limit", SMALL)
+            prepare_speech(folder, recipe, hours=30 / 3600, classes=200, jobs=jobs)
     return folders
 
 
@@ -191,12 +196,12 @@ def test_an_interrupt_while_shards_are_written_can_be_repeated(
     speech: list[Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mpitrain.data.importers.speech import prepare_speech
-    from mpitrain.data.writer import ShardWriter
 
     def interrupt(_: ShardWriter) -> int:
         raise KeyboardInterrupt
 
-    prepare = partial(prepare_speech, tmp_path, SpeechRecipe("bn", 20, True, 15.0, 3), 30 / 3600, 200, 1, 200_000)
+    monkeypatch.setitem(ShardWriter.__init__.__kwdefaults__, "limit", SMALL)
+    prepare = partial(prepare_speech, tmp_path, SpeechRecipe("bn", 20, True, 15.0, 3), 30 / 3600, 200, 1)
     with monkeypatch.context() as patch:
         patch.setattr(ShardWriter, "finish", interrupt)
         with pytest.raises(KeyboardInterrupt):

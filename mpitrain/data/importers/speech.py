@@ -29,7 +29,7 @@ from mpitrain.data.importers.utterances import PARTS, PhoneState, SpeechRecipe, 
 from mpitrain.data.normalising import moments, statistics
 from mpitrain.data.shards import PREPARATION
 from mpitrain.data.validation import Attributes
-from mpitrain.data.writer import LIMIT, ShardWriter
+from mpitrain.data.writer import ShardWriter
 from mpitrain.errors import BadInput
 from mpitrain.files import claimed, writing
 from mpitrain.flat import Array
@@ -44,13 +44,11 @@ SILENT = 1000  # a part is abandoned after this many utterances without speech
 Make = Callable[[int], Utterance | None]
 
 
-def prepare_speech(
-    folder: Path, recipe: SpeechRecipe, hours: float, classes: int, jobs: int | None = None, limit: int = LIMIT
-) -> None:
+def prepare_speech(folder: Path, recipe: SpeechRecipe, hours: float, classes: int, jobs: int | None = None) -> None:
     """Write `hours` of training speech with `classes` phone states, and the held-out parts, into `folder`.
 
-    `jobs`: number of processes, by default that of the cores; `limit`: bytes of features in a shard. Raises BadInput
-    for an unknown language, a missing extra, a folder that already holds a corpus, and too few classes.
+    `jobs`: number of processes, by default that of the cores. Raises BadInput for an unknown language, a missing extra,
+    a folder that already holds a corpus, and too few classes.
     """
     began, console, stop, jobs = time.monotonic(), open_plain(), Stop(), jobs or usable_cores()
     if not 0 < hours < 1e5:
@@ -82,7 +80,7 @@ def prepare_speech(
             attributes |= statistics([spoken["train"].moments])
             attributes[PREPARATION] = json.dumps(preparation(RATE, recipe.bins, recipe.deltas), sort_keys=True)
             for part in PARTS:
-                spoken[part].write(folder, part, classes_of, attributes, speakers(recipe.seed, part), limit)
+                spoken[part].write(folder, part, classes_of, attributes, speakers(recipe.seed, part))
     _report(console, spoken, len(names), len(numbers), time.monotonic() - began)
     if len(names) < classes:
         console.print(f"fewer classes than the {classes} wanted: this much speech has no more states", soft_wrap=True)
@@ -120,14 +118,12 @@ class SpokenPart:
         self.frames += len(spoken.features)
         self.speakers.append(spoken.speaker)
 
-    def write(
-        self, folder: Path, part: str, classes_of: Array, attributes: Attributes, voices: list[Voice], limit: int
-    ) -> None:
+    def write(self, folder: Path, part: str, classes_of: Array, attributes: Attributes, voices: list[Voice]) -> None:
         """Write the part's shards."""
         with writing(self._path):
             self._file.close()
         names = " ".join("/".join(map(str, voices[number])) for number in sorted(set(self.speakers)))
-        writer = ShardWriter(folder, part, "frames", {**attributes, "speakers": names}, limit=limit)
+        writer = ShardWriter(folder, part, "frames", {**attributes, "speakers": names})
         with self._path.open("rb") as file:
             for states, speaker in zip(self.states, self.speakers, strict=True):
                 features = np.fromfile(file, np.float32, len(states) * self._dims).reshape(-1, self._dims)
