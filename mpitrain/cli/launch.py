@@ -3,6 +3,7 @@ of them is lost: when it died, was silent for `run.deadline`, or was on a node t
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -120,6 +121,8 @@ class Launched:
     def _recorded(self) -> list[object]:
         """The events that this start has recorded so far."""
         with suppress(OSError), self._metrics.open("rb") as file:
+            if os.fstat(file.fileno()).st_size < self._read:  # this start has begun anew
+                self._read = 0
             file.seek(self._read)
             for line in file:
                 if line.endswith(b"\n"):  # else it is being written

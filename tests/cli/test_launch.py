@@ -53,6 +53,13 @@ def test_a_launcher_that_succeeds_without_the_training_has_lost_it(starts: Calla
     assert [record["text"].split(";")[0] for record in records("restart")] == ["a rank was lost (exit status 0)"] * 2
 
 
+def test_an_end_is_seen_where_a_start_began_anew(starts: Callable[..., list[str]]) -> None:
+    """Before the first checkpoint it leaves the records of the restarts alone, which are fewer than there were."""
+    lost = "mkdir run; yes '{\"event\": \"train\"}' | head -100 > run/metrics.jsonl; exit 137"
+    lines = f"[ -e run ] || {{ {lost}; }}; echo '{{\"event\": \"start\"}}' > run/metrics.jsonl; sleep 0.5; finish"
+    assert len(starts(lines, status=0)) == 2
+
+
 def test_configurations_that_are_only_printed_are_printed_once(starts: Callable[..., list[str]]) -> None:
     """They record no end."""
     assert len(starts("exit 0", "--print-config", status=0)) == 1
