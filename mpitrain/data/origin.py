@@ -6,7 +6,6 @@ have them, in the names of the classes and the preparation.
 
 import json
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -86,9 +85,13 @@ class Origin(msgspec.Struct, frozen=True):
     def continued(self, now: "Origin") -> "Origin":
         """The origin after a resume with the shards of `now`: `now` with this one's statistics, by which the network's
         inputs stay normalised, and with this one's names and preparation where `now` has none."""
-        names, how = now.class_names or self.class_names, {**self.preparation, **now.preparation}
-        measured = {"mean": self.mean, "standard_deviation": self.standard_deviation}
-        return replace(now, **measured, class_names=names, preparation=how)
+        return replace(
+            now,
+            mean=self.mean,
+            standard_deviation=self.standard_deviation,
+            class_names=now.class_names or self.class_names,
+            preparation={**self.preparation, **now.preparation},
+        )
 
 
 def of_part(path: Path, part: str = "train") -> Origin:
@@ -102,12 +105,22 @@ def of_part(path: Path, part: str = "train") -> Origin:
                 tokens += file.inputs[0]
             else:
                 counts.append(np.bincount(file.targets, minlength=classes))
-    told = {name: np.atleast_1d(attributes[name]).tolist() for name in NORMALISING if name in attributes}
-    told |= {"class_names": class_names(attributes), "preparation": preparation(attributes), "tokens": tokens}
-    with suppress(UnicodeEncodeError):  # JSON could not hold it: without it, only a relative data.path leads there
-        told["folder"] = str(path.absolute()).encode().decode()
-    counted = np.sum(counts, axis=0).tolist() if counts else []
-    return Origin(kind, list(shape), classes, counted, **told)
+    statistics = {name: np.atleast_1d(attributes[name]).tolist() for name in NORMALISING if name in attributes}
+    try:
+        folder = str(path.absolute()).encode().decode()
+    except UnicodeEncodeError:  # JSON cannot hold it: without it, only a relative data.path leads there
+        folder = None
+    return Origin(
+        kind,
+        list(shape),
+        classes,
+        np.sum(counts, axis=0).tolist() if counts else [],
+        **statistics,
+        folder=folder,
+        class_names=class_names(attributes),
+        preparation=preparation(attributes),
+        tokens=tokens,
+    )
 
 
 def text(origin: Origin) -> str:
@@ -128,7 +141,8 @@ def read(run: Path) -> Origin | None:
 
 def class_counts(run: Path) -> list[int]:
     """How many samples of each class the run was trained on; [] where that cannot be known."""
-    with suppress(BadInput):
-        if (found := read(run)) is not None:
-            return found.class_counts
-    return []
+    try:
+        found = read(run)
+    except BadInput:
+        return []
+    return found.class_counts if found is not None else []
