@@ -55,8 +55,8 @@ def test_a_launcher_that_succeeds_without_the_training_has_lost_it(starts: Calla
 
 def test_an_end_is_seen_where_a_start_began_anew(starts: Callable[..., list[str]]) -> None:
     """Before the first checkpoint it leaves the records of the restarts alone, which are fewer than there were."""
-    lost = "mkdir run; yes '{\"event\": \"train\"}' | head -100 > run/metrics.jsonl; exit 137"
-    lines = f"[ -e run ] || {{ {lost}; }}; echo '{{\"event\": \"start\"}}' > run/metrics.jsonl; sleep 0.5; finish"
+    lost = 'mkdir run; yes \'{"event": "train"}\' | head -100 > run/metrics.jsonl; exit 137'
+    lines = f'[ -e run ] || {{ {lost}; }}; echo \'{{"event": "start"}}\' > run/metrics.jsonl; sleep 0.5; finish'
     assert len(starts(lines, status=0)) == 2
 
 
