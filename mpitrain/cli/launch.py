@@ -100,8 +100,8 @@ class Launched:
         return configuration.load(path, list(self._options.set), found is not None).run.least_ranks
 
     def failed(self) -> bool:
-        """Whether a rank has recorded last that the training failed: then the ranks have only to end."""
-        return self._recorded()[-1:] == ["failed"]
+        """Whether a rank has recorded since this start that the training failed: then the ranks have only to end."""
+        return "failed" in self._recorded()
 
     def ended(self) -> bool:
         """Whether this start has recorded its end, or need not. A status of 0 is not enough: Open MPI's launcher with

@@ -49,7 +49,7 @@ def _digits(folder: Path) -> Path:
         own = {name: array[number::SHARDS] for name, array in arrays.items()}
         for part in ("train", "test"):
             path = folder / shard_name(part, number, SHARDS)
-            write_shard(path, kind, own, {"classes": attributes["classes"]}, compress=False)
+            write_shard(path, kind, own, {"classes": attributes["classes"]})
     return folder
 
 
