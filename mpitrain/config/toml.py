@@ -24,8 +24,11 @@ def read_toml(path: Path) -> Record:
 def parse_toml(path: Path, text: str) -> Record:
     """The content of a TOML file that has been read. Raises BadInput naming the file."""
     # ValueError is raised for faults of TOML and, by Python, for integers with more than 4300 digits
-    with naming(f"{path}: not TOML", ValueError, RecursionError):
-        return tomllib.loads(text)
+    with naming(f"{path}: not TOML", ValueError):
+        try:
+            return tomllib.loads(text)
+        except RecursionError:
+            raise BadInput(f"{path}: brackets are nested too deeply") from None
 
 
 def with_keys(table: Record, overrides: Iterable[str]) -> Record:
