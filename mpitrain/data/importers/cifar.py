@@ -39,11 +39,9 @@ class LabelSet(NamedTuple):
 
 
 LABELS = {
-    ("cifar10", "fine"): LabelSet("CIFAR-10", 10, "labels", 0, 1, "label_names", ("batches.meta", "batches.meta.txt")),
-    ("cifar100", "fine"): LabelSet(
-        "CIFAR-100", 100, "fine_labels", 1, 2, "fine_label_names", ("meta", "fine_label_names.txt")
-    ),
-    ("cifar100", "coarse"): LabelSet(
+    "cifar10": LabelSet("CIFAR-10", 10, "labels", 0, 1, "label_names", ("batches.meta", "batches.meta.txt")),
+    "cifar100": LabelSet("CIFAR-100", 100, "fine_labels", 1, 2, "fine_label_names", ("meta", "fine_label_names.txt")),
+    "cifar100-coarse": LabelSet(
         "CIFAR-100, coarse", 20, "coarse_labels", 0, 2, "coarse_label_names", ("meta", "coarse_label_names.txt")
     ),
 }
@@ -64,7 +62,8 @@ def add_parser(sources: Subparsers) -> None:
 
 def _planned(options: argparse.Namespace) -> CorpusPlan:
     """The plan for an archive or the folder it was unpacked into, python or binary. Raises BadInput naming it."""
-    path, base, labels = options.source, options.name, LABELS[options.name, options.labels]
+    path, base = options.source, options.name
+    labels = LABELS[base + "-coarse" * (options.labels == "coarse")]
     there = _listed(path)
     forms = {ending: sum(file + ending in there for file in (*TRAIN[base], TEST[base])) for ending in ("", ".bin")}
     binary = forms[".bin"] >= max(forms[""], 1)  # the form of which more files are there

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import mpitrain
 from mpitrain.data.corpus import Corpus
 from mpitrain.data.digits import embedded
-from mpitrain.data.shards import document_arrays
-from mpitrain.data.writer import write_shard
+from mpitrain.data.shards import document_arrays, write_shard
 from mpitrain.flat import parameters_sha256
 from mpitrain.models.torch.module import TorchModel
 
