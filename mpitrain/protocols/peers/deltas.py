@@ -26,16 +26,16 @@ AHEAD = 2
 
 
 class Outbox:
-    """The same message to all peers, from a ring of `window` buffers of `capacity` bytes.
+    """The same message to all peers, from a ring of `window` buffers of `capacity` bytes; the newest `kept` are copied.
 
     MPI keeps the order, so the next buffer is free when the message sent `window` messages ago has reached everybody.
     """
 
-    def __init__(self, transport: Transport, peers: list[int], window: int, capacity: int) -> None:
+    def __init__(self, transport: Transport, peers: list[int], window: int, capacity: int, kept: int) -> None:
         self._transport, self.peers = transport, peers
         self._buffers = [np.empty(capacity, dtype=np.uint8) for _ in range(window)]
         self._sends: list[dict[int, Request]] = [{} for _ in range(window)]
-        self._messages = list(self._buffers)  # the part of each buffer that was sent
+        self._kept = deque[Array](maxlen=kept)
         self.sent = 0
 
     @property
@@ -58,15 +58,16 @@ class Outbox:
     def send(self, message: Array) -> None:
         """Start sending a part of `buffer` to every peer."""
         slot = self.sent % len(self._sends)
-        self._messages[slot] = message
         self._sends[slot] = {peer: self._transport.send_matched(peer, Tag.DELTA, message) for peer in self.peers}
+        if self._kept.maxlen:
+            self._kept.append(message.copy())
         self.sent += 1
 
     def since(self, number: int) -> list[Array]:
-        """The messages from this number on. Raises WireError if there are more than the `window` that is kept."""
-        if self.sent - number > len(self._messages):
+        """The messages from this number on. Raises WireError if there are more than are kept."""
+        if self.sent - number > len(self._kept):
             raise WireError(f"message {number} was sent too long ago to be sent again")
-        return [self._messages[each % len(self._messages)] for each in range(number, self.sent)]
+        return list(self._kept)[len(self._kept) - (self.sent - number) :]
 
     def _under_way(self, slot: int) -> list[int]:
         sends = self._sends[slot] = {peer: send for peer, send in self._sends[slot].items() if not send.Test()}
@@ -114,16 +115,19 @@ class Deltas:
     """Sends own entries to the other members of `replica`, and applies theirs.
 
     `window` is the most messages in transit to a peer, `patience` how many vectors may go by unsent while a window is
-    full. `at_once`: messages are applied as they come; otherwise in `take_round`.
+    full. `at_once`: messages are applied as they come; otherwise in `take_round`. `repeats`: own ones are copied, as a
+    peer that has begun to receive some when another rank is lost asks for them again.
     """
 
-    def __init__(self, transport: Transport, replica: Replica, window: int, patience: int, at_once: bool) -> None:
+    def __init__(
+        self, transport: Transport, replica: Replica, window: int, patience: int, at_once: bool, repeats: bool = False
+    ) -> None:
         self.transport, self.replica, self._at_once = transport, replica, at_once
         self.peers = [member for member in replica.sums if member != transport.rank]
         most = replica.wire.capacity + TRAILER.size
-        self.outbox = Outbox(transport, self.peers, window, most)
-        room = window if at_once else max(window, AHEAD)
-        self.inbox = Inbox(transport, self.peers, room * len(self.peers), most)
+        held = (window if at_once else max(window, AHEAD)) * len(self.peers)
+        self.outbox = Outbox(transport, self.peers, window, most, (window + held) * repeats)
+        self.inbox = Inbox(transport, self.peers, held, most)
         self._most_unsent = self._may_go_unsent = patience
         self.computing = False  # if true, `collect` reports no lost rank: a gradient goes into the residual whole
         self.round_requests = False  # whether a message of this round, or its sender, asks for a meeting

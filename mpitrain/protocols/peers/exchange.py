@@ -18,7 +18,7 @@ class DeltaExchange(Deltas):
         options, state = SparseDelta.of(session.config.algorithm), session.state
         rank, members = session.transport.rank, session.members
         replica = Replica(state.theta, state.beside["counts"], members, rank, wire, session.device)
-        super().__init__(session.transport, replica, options.window, options.patience, at_once)
+        super().__init__(session.transport, replica, options.window, options.patience, at_once, session.goes_on)
         self.master = members[0]
         self._counters = session.counters
         self._told: list[tuple[Any, bytes]] = []
