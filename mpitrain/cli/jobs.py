@@ -3,16 +3,21 @@
 import argparse
 import shutil
 
-from mpitrain.errors import BadInput, naming
-from mpitrain.files import shipped
+from mpitrain.errors import BadInput
+from mpitrain.files import shipped, write_whole
 
 
 def run(args: argparse.Namespace) -> None:
     """Copy the scripts and say how to submit one. Raises BadInput if they cannot be written, or would replace files."""
-    out = args.dir / "jobs"
+    out, scripts = args.dir / "jobs", shipped("jobs")
     if out.exists():
         raise BadInput(f"{out}: exists already; name another folder, or remove it")
-    with naming(out):
-        shutil.copytree(shipped("jobs"), out, ignore=shutil.ignore_patterns("__pycache__"))
+    try:
+        for path in scripts.rglob("*"):
+            if path.is_file() and "__pycache__" not in path.parts:
+                write_whole(out / path.relative_to(scripts), path.read_bytes())
+    except BadInput:
+        shutil.rmtree(out, ignore_errors=True)
+        raise
     print(f"{out}: describe your cluster in site.sh; then, in the folder that holds jobs/:")
     print("    . jobs/site.sh && sbatch jobs/easgd.sbatch")
