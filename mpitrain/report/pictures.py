@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from mpitrain.errors import library, naming, printable
+from mpitrain.files import replacing
 from mpitrain.report.runs import StoredRun
 from mpitrain.report.series import Plot, plots
 
@@ -25,8 +26,8 @@ def draw(runs: list[StoredRun], folder: Path, form: str) -> list[Path]:
         path = folder / f"{name}.{form}"
         while path in written:
             path = path.with_stem(f"{path.stem}_")
-        with naming(f"--plots: {path}"):
-            _draw(plot, runs, path)
+        with naming(f"--plots: {path}"), replacing(path) as [temporary]:
+            _draw(plot, runs, temporary)
         written.append(path)
     return written
 

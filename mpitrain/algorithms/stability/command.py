@@ -11,7 +11,7 @@ import numpy as np
 from mpitrain.algorithms import elastic
 from mpitrain.algorithms.stability import grid, maps, variance
 from mpitrain.errors import BadInput, naming
-from mpitrain.files import Record
+from mpitrain.files import Record, replacing
 from mpitrain.start import Subparsers, option
 
 METHODS = ("easgd", "eamsgd", "admm")
@@ -110,8 +110,8 @@ def _grid(args: argparse.Namespace) -> Record:
         points = grid.sweep(args.method, args.workers, args.grid, args.momentum)
         unstable = float((points.value > 1 + maps.ALLOWANCE).mean())
         found = {"unstable_share": unstable, "largest": points.point(points.value.argmax())}
-    with naming(f"--out: {args.out}"):
-        grid.write(args.out, points, args.method, args.workers)
+    with naming(f"--out: {args.out}"), replacing(args.out) as [temporary]:
+        grid.write(temporary, points, args.method, args.workers)
     return {"out": str(args.out), **found}
 
 

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -240,6 +241,19 @@ def test_command_writes_a_grid(capsys: pytest.CaptureFixture[str], tmp_path: Pat
         assert radius == pytest.approx(radius_of(composite(maps.admm, 3, eta, rho)), abs=1e-10)
     assert answer["unstable_share"] == (table[:, 2] > 1 + maps.ALLOWANCE).mean() > 0
     assert answer["largest"]["spectral_radius"] == table[:, 2].max()
+
+
+def test_a_grid_on_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None:
+    path = tmp_path / "grid.csv"
+    path.write_text("old")
+    program = (
+        "import resource, sys; from mpitrain.__main__ import main;"
+        "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000)); sys.exit(main(sys.argv[1:]))"
+    )
+    asked = f"stability --method admm --workers 3 --grid 50 --out {path}".split()
+    ended = subprocess.run([sys.executable, "-c", program, *asked], capture_output=True, text=True, timeout=60)
+    assert (ended.returncode, ended.stderr) == (2, f"mpitrain: --out: {path}: File too large\n")
+    assert [each.read_text() for each in tmp_path.iterdir()] == ["old"]
 
 
 def test_command_tells_the_noise_of_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
