@@ -407,7 +407,7 @@ print(sorted(path.name for path in draft.path.iterdir()))
 def test_a_disk_that_fills_up_meanwhile_is_one_clear_line(tmp_path: Path, limit: int) -> None:
     """HDF5 by itself crashes when it cannot close its file."""
     done = subprocess.run(
-        [sys.executable, "-c", FILLED, str(limit)],
+        [sys.executable, "-B", "-c", FILLED, str(limit)],
         cwd=tmp_path,
         capture_output=True,
         text=True,

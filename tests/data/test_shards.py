@@ -253,7 +253,7 @@ def test_attributes_that_are_set_by_half_are_noticed(
     """After a kill the shard is refused; where there is no room nothing is begun."""
     path = tmp_path / NAME
     write_shard(path, "images", images(50), {"classes": 5})
-    ended = run_command([sys.executable, "-c", SETTING, str(path), how], 60)
+    ended = run_command([sys.executable, "-B", "-c", SETTING, str(path), how], 60)
     assert ended.status == status, ended.err
     if how == "full":
         assert ended.out.strip() == f"{path}: cannot be written: File too large"

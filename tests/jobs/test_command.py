@@ -33,12 +33,14 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path, capsys: pyt
 
 
 def test_what_a_full_disk_has_of_them_is_removed(tmp_path: Path) -> None:
-    """With one line, which names a file and the reason."""
+    """With one line, which names a file and the reason. Python itself would keep half a file of bytecode: `-B`."""
     program = (
         "import resource, sys; from mpitrain.__main__ import main;"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500)); sys.exit(main(['jobs', '.']))"
     )
-    ended = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    ended = subprocess.run(
+        [sys.executable, "-B", "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
     assert (ended.returncode, ended.stderr.count("\n"), list(tmp_path.iterdir())) == (2, 1, [])
     assert re.match(r"mpitrain: jobs/\S+: cannot be written: File too large\n", ended.stderr)
 

@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from errno import ENOSPC
 from pathlib import Path
 from typing import Any
 
@@ -405,6 +406,26 @@ def test_plots_as_files(form: str, magic: bytes, tmp_path: Path) -> None:
     drawn = list((tmp_path / "plots").iterdir())
     assert {path.stem for path in drawn} >= {"train_loss", "test_noisy_error", "staleness_histogram", "density"}
     assert all(path.read_bytes().startswith(magic) for path in drawn)
+
+
+def test_a_plot_that_cannot_be_written_leaves_the_old_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whole, and nothing beside it."""
+    figure = pytest.importorskip("matplotlib.figure")
+    words = ["report", str(write_run(tmp_path / "run")), "--out", str(tmp_path / "page.html")]
+    words += ["--plots", str(tmp_path / "plots")]
+    assert main(words) == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()}
+
+    def half(of: object, path: Path) -> None:
+        path.write_bytes(b"half")
+        raise OSError(ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(figure.Figure, "savefig", half)
+    assert main(words) == 2
+    assert re.search(r"--plots: \S+\.png: No space left on device\n", capsys.readouterr().err)
+    assert {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()} == before
 
 
 def test_plots_without_matplotlib(

@@ -63,7 +63,7 @@ def add_parser(sources: Subparsers) -> None:
 def _planned(options: argparse.Namespace) -> CorpusPlan:
     """The plan for an archive or the folder it was unpacked into, python or binary. Raises BadInput naming it."""
     path, base = options.source, options.name
-    labels = LABELS[base + "-coarse" * (options.labels == "coarse")]
+    labels = LABELS[f"{base}-coarse" if options.labels == "coarse" else base]
     there = _listed(path)
     forms = {ending: sum(file + ending in there for file in (*TRAIN[base], TEST[base])) for ending in ("", ".bin")}
     binary = forms[".bin"] >= max(forms[""], 1)  # the form of which more files are there

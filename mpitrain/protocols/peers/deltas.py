@@ -126,7 +126,7 @@ class Deltas:
         self.peers = [member for member in replica.sums if member != transport.rank]
         most = replica.wire.capacity + TRAILER.size
         held = (window if at_once else max(window, AHEAD)) * len(self.peers)
-        self.outbox = Outbox(transport, self.peers, window, most, (window + held) * repeats)
+        self.outbox = Outbox(transport, self.peers, window, most, window + held if repeats else 0)
         self.inbox = Inbox(transport, self.peers, held, most)
         self._most_unsent = self._may_go_unsent = patience
         self.computing = False  # if true, `collect` reports no lost rank: a gradient goes into the residual whole

@@ -251,7 +251,7 @@ def test_a_grid_on_a_full_disk_leaves_the_file_as_it_was(tmp_path: Path) -> None
         "resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000)); sys.exit(main(sys.argv[1:]))"
     )
     asked = f"stability --method admm --workers 3 --grid 50 --out {path}".split()
-    ended = subprocess.run([sys.executable, "-c", program, *asked], capture_output=True, text=True, timeout=60)
+    ended = subprocess.run([sys.executable, "-B", "-c", program, *asked], capture_output=True, text=True, timeout=60)
     assert (ended.returncode, ended.stderr) == (2, f"mpitrain: --out: {path}: File too large\n")
     assert [each.read_text() for each in tmp_path.iterdir()] == ["old"]
 
