@@ -19,6 +19,7 @@ import pytest
 
 from mpitrain import checkpoint
 from mpitrain.checkpoint import last
+from mpitrain.checkpoint.files import CarefulFile
 from mpitrain.checkpoint.writer import Saver
 from mpitrain.monitoring.evaluation import Evaluation
 from mpitrain.monitoring.monitor import MasterMonitor
@@ -157,14 +158,14 @@ def test_a_piece_that_cannot_be_written_moves_the_last_checkpoint(
 ) -> None:
     """Of another rank than the first, whose disk fills up meanwhile; nothing of it is left."""
     (tmp_path / "spare").mkdir()
-    plain = checkpoint.Draft.write
+    plain = CarefulFile.finish
 
-    def write(self: checkpoint.Draft, name: str, *rest: Any) -> None:
-        if name == "rank-00002.h5" and "spare" not in str(self.path):
-            raise checkpoint.draft.BadInput(f"{self.final}: cannot be written: No space left on device")
-        plain(self, name, *rest)
+    def finish(file: CarefulFile) -> None:
+        if "rank-00002.h5" in str(file.name) and "spare" not in str(file.name):
+            file.fault = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        plain(file)
 
-    monkeypatch.setattr(checkpoint.Draft, "write", write)
+    monkeypatch.setattr(CarefulFile, "finish", finish)
     ended = simulated(3, *keys("algorithm.name=easgd", "training.epochs=1", "run.fallback=spare"), "--out", "run")
     assert ended.status == 2 and "No space left on device; the last checkpoint is in" in ended.err, ended
     assert newest(tmp_path / "spare" / "mpitrain-run") == EPOCH
