@@ -78,14 +78,17 @@ def _interrupt(number: int, frame: FrameType | None) -> None:
 def _carry_out(options: argparse.Namespace) -> int:
     if not 0 < options.deadline < math.inf:
         raise BadInput(f"--deadline: must be positive, not {options.deadline}")
-    workers = _numbers("--workers", options.workers, int, lambda n: n >= 1)
-    seeds = _numbers("--seeds", options.seeds, int, lambda n: n >= 0) if options.seeds else []
+    counts = "numbers like 1,2,4"
+    workers = _numbers("--workers", options.workers, int, lambda n: n >= 1, counts)
+    seeds = _numbers("--seeds", options.seeds, int, lambda n: n >= 0, counts) if options.seeds else []
     if not (options.target_error or options.on):
         raise BadInput("--target-error: which error is to be reached? Only --on has one of its own")
     base = base_of(options.on, options.set) if options.on else None
     elements = matrix(options.configs, workers, seeds, options.set, options.out, base)
     by_error, told = all(element.loaded.by_error for element in elements), options.target_error or TARGETS[options.on]
-    targets = _numbers("--target-error", told, float, lambda x: 0 <= x < 1 if by_error else math.isfinite(x))
+    reachable = (lambda x: 0 <= x < 1) if by_error else math.isfinite
+    errors = f"{'fractions' if by_error else 'numbers'} like 0.05,0.02"
+    targets = _numbers("--target-error", told, float, reachable, errors)
     if options.baseline and all(element.configuration != options.baseline for element in elements):
         raise BadInput(f"--baseline: {options.baseline} is none of the configurations")
     if options.list:
@@ -214,12 +217,14 @@ def _note(states: dict[str, str], options: argparse.Namespace, found: list[table
     return note + (f" Not in the table: {', '.join(left)}." if left else "")
 
 
-def _numbers(option: str, text: str, kind: Callable[[str], Kind], allowed: Callable[[Kind], bool]) -> list[Kind]:
+def _numbers(
+    option: str, text: str, kind: Callable[[str], Kind], allowed: Callable[[Kind], bool], form: str
+) -> list[Kind]:
     """Parse a list such as "1,2,4"."""
     try:
         found = [kind(word) for word in text.split(",")]
     except ValueError:
         found = []
     if not found or not all(map(allowed, found)) or len(set(found)) < len(found):
-        raise BadInput(f"{option} {text}: expected numbers like {'1,2,4' if kind is int else '0.05,0.02'}, each once")
+        raise BadInput(f"{option} {text}: expected {form}, each once")
     return found
