@@ -127,10 +127,13 @@ def _output_was_lost() -> bool:
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser that takes options between a command's other arguments, names the key that does what an option of other
-    programs does, and prints on one rank only."""
+    """A parser that takes options, by their whole names, between a command's other arguments, names the key that does
+    what an option of other programs does, and prints on one rank only."""
 
     _apart = False  # whether `parse_known_args` is called within `parse_known_intermixed_args`
+
+    def __init__(self, **more: Any) -> None:
+        super().__init__(allow_abbrev=False, **more)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         found, left = super().parse_known_args(args, namespace)
