@@ -37,12 +37,14 @@ def share(
 ) -> tuple[Saver | None, Path | None, str]:
     """Give all ranks a saver for the folder of rank 0's, and the checkpoint that the run resumes from and the token of
     its lease, which rank 0 knows. Collective."""
-    paths = [str(saver.folder.absolute()) if saver else "", str(resumed.absolute()) if resumed else ""]
+    folders = [saver.folder, saver.folder.absolute()] if saver else ["", ""]
     token = token_of(saver.folder.parent) if saver else ""
-    told = transport.broadcast(os.fsencode("\0".join((*paths, token))), "the run folder")
-    folder, found, token = os.fsdecode(told).split("\0")
+    words = [*map(str, folders), str(resumed.absolute()) if resumed else "", token]
+    told = transport.broadcast(os.fsencode("\0".join(words)), "the run folder")
+    given, folder, found, token = os.fsdecode(told).split("\0")
     if folder and saver is None:
-        saver = Saver(Path(folder), layout, keep, deadline, transport)
+        here = Path(given)  # as messages name it, unless this rank began in another folder
+        saver = Saver(here if str(here.absolute()) == folder else Path(folder), layout, keep, deadline, transport)
     return saver, Path(found) if found else None, token
 
 

@@ -129,6 +129,7 @@ def test_a_frozen_rank_is_named(tmp_path: Path, algorithm: str, phase: str, vict
     print(f"{algorithm} {phase} {victim}: {seconds:.1f} s {named}")
     assert status > 0 and named and all(ranks == str(victim) for _, ranks in named), err
     assert seconds < DEADLINE + MORE + BUSY, err
+    assert str(tmp_path) not in err, "a folder that was given as `run`"
     if phase in ("training", "busy", "evaluation", "last checkpoint"):
         records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
         failed = [record for record in records if record["event"] == "failed"]
