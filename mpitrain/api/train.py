@@ -4,7 +4,6 @@ Steps that can fail because of user input are taken by all ranks together (`agre
 and all exit with status 2.
 """
 
-import platform
 import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -16,7 +15,6 @@ import numpy as np
 import tomli_w
 from threadpoolctl import threadpool_limits
 
-from mpitrain import __version__
 from mpitrain import config as configuration
 from mpitrain.api import warnings
 from mpitrain.api.computing import chosen
@@ -37,7 +35,7 @@ from mpitrain.models.network import network_of_layers, warm
 from mpitrain.monitoring import trace
 from mpitrain.monitoring.evaluation import random_subset
 from mpitrain.monitoring.monitor import MasterMonitor
-from mpitrain.mpi import Transport, library
+from mpitrain.mpi import Transport
 from mpitrain.mpi.agreement import agreed, ending_together
 from mpitrain.mpi.recording import recorder as event_recorder
 from mpitrain.mpi.witness import Witness
@@ -169,9 +167,8 @@ def _witness(transport: Transport, config: Config, options: TrainOptions, folder
     """What records or replays the order of events, if wanted; only the first rank has a `folder`. Collective."""
     if transport.runtime.witness is not None or not config.run.record_order or options.resume:
         return transport.runtime.witness
-    by = f"mpitrain {__version__}, NumPy {np.__version__}, {library()}, {platform.machine()}"  # what bits may depend on
     number, text = transport.threads(config.run.threads), configuration.to_toml(config)
-    return event_recorder(transport, folder, number, by, text)
+    return event_recorder(transport, folder, number, text)
 
 
 def _compile(transport: Transport, config: Config, prepared: Prepared) -> None:

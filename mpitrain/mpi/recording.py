@@ -1,17 +1,21 @@
 """Recording the order of a rank's events in the run folder, `run.record_order`."""
 
 import os
+import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 from uuid import uuid4
 
+import numpy as np
 import xxhash
 
+from mpitrain import __file__, __version__
 from mpitrain.errors import BadInput, say
+from mpitrain.files import checksum as checksum_of
 from mpitrain.flat import Array
 from mpitrain.mpi.agreement import agreed
-from mpitrain.mpi.launcher import BufSpec
+from mpitrain.mpi.launcher import BufSpec, library
 from mpitrain.mpi.order import TAGS, EventKind, LogHeader, LogWriter, file_of
 from mpitrain.mpi.transport import Transport
 from mpitrain.mpi.witness import Witness
@@ -20,11 +24,18 @@ T = TypeVar("T")
 FINE = 1e6  # the clock is read in whole microseconds
 
 
-def recorder(transport: Transport, folder: Path | None, threads: int, by: str, config: str) -> "EventRecorder":
+def made_by() -> str:
+    """What bits and events depend on beside the input: the program, whose states have the checksums of their sources,
+    libraries and machine."""
+    sources = checksum_of(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))))
+    return f"mpitrain {__version__} ({sources[:8]}), NumPy {np.__version__}, {library()}, {platform.machine()}"
+
+
+def recorder(transport: Transport, folder: Path | None, threads: int, config: str) -> "EventRecorder":
     """A recorder for the run folder, which the first rank knows. Collective; raises BadInput naming a file."""
     what = "the record of the order of events"
-    mine = "" if folder is None else f"{uuid4().hex}\n{folder.absolute()}"
-    run, where = os.fsdecode(transport.broadcast(os.fsencode(mine), what)).split("\n", 1)
+    mine = "" if folder is None else f"{uuid4().hex}\n{made_by()}\n{folder.absolute()}"
+    run, by, where = os.fsdecode(transport.broadcast(os.fsencode(mine), what)).split("\n", 2)
 
     def opened() -> LogWriter:
         path = file_of(Path(where), transport.rank)

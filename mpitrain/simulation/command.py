@@ -21,6 +21,7 @@ from mpitrain.config import Config
 from mpitrain.errors import BadInput, Overdue, say, some
 from mpitrain.mpi.agreement import alone
 from mpitrain.mpi.order import Order
+from mpitrain.mpi.recording import made_by
 from mpitrain.signals import Stop
 from mpitrain.simulation import cluster
 from mpitrain.simulation.job import Aborted, Job
@@ -111,10 +112,7 @@ def replay(options: argparse.Namespace) -> int:
     job = Replay(orders)
     with threadpool_limits(header.threads):
         status = _status(job, told, [Stop() for _ in orders], "what is recorded never comes")
-    parameters = job.ranks[0].witness.parameters
-    if options.print_config or status == 2 or not parameters:  # why it has not ended has been said
-        return status
-    return _compared(orders, status, parameters)
+    return status if options.print_config or status == 2 else _compared(orders, status, job.ranks[0].witness.parameters)
 
 
 def _config(order: Order, overrides: list[str]) -> Config:
@@ -130,11 +128,15 @@ def _config(order: Order, overrides: list[str]) -> Config:
 
 
 def _compared(orders: list[Order], status: int, parameters: str) -> int:
-    """The exit status, after a line that says whether the parameters are the recorded ones."""
+    """The exit status, after a line that says that the parameters are the recorded ones, or lines that say what else
+    they depend on. There are none if the replay has failed, which has been said."""
     first, events = orders[0], sum(order.end.events for order in orders)
-    if (parameters, status) != (first.end.parameters, first.end.reason):
-        say(f"{first.path}: the parameters after the same {events:,} events differ ({first.header.by})")
-        return 1
-    ranks = some(len(orders), "rank")
-    print(f"{events:,} events of {ranks} repeated: the parameters are the recorded ones, to the bit")
-    return status
+    if (parameters, status) == (first.end.parameters, first.end.reason):
+        ranks = some(len(orders), "rank")
+        print(f"{events:,} events of {ranks} repeated: the parameters are the recorded ones, to the bit")
+        return status
+    if parameters:
+        say(f"{first.path}: the parameters after the same {events:,} events differ")
+    then, now = first.header.by, made_by()
+    say(f"{first.path}: recorded by {then}; this is {'the same' if now == then else now}")
+    return 1

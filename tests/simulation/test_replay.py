@@ -15,15 +15,17 @@ import xxhash
 from msgspec.structs import replace
 from threadpoolctl import threadpool_limits
 
+from mpitrain import __version__
 from mpitrain.__main__ import main
 from mpitrain.api.options import TrainOptions
 from mpitrain.api.train import train_on
 from mpitrain.errors import BadInput
 from mpitrain.mpi import Transport
 from mpitrain.mpi.order import MAGIC, TAGS, EventKind, LoggedEvent, LogHeader, LogWriter, Order, file_of
-from mpitrain.mpi.recording import EventRecorder
+from mpitrain.mpi.recording import EventRecorder, made_by
 from mpitrain.mpi.tags import Tag
 from mpitrain.signals import STOPPED, Stop
+from mpitrain.simulation import command
 from mpitrain.simulation.job import Job
 from mpitrain.simulation.messages import ClusterNetwork
 
@@ -225,7 +227,7 @@ def test_what_follows_a_resume_is_not_recorded(recorded: Path, simulated: Callab
 
 def test_events_in_another_order_do_not_pass(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Neighbouring messages of two workers to the master, each with its content: where the gradients of the two are
-    merged the other way round, the training is another one, and one line says so."""
+    merged the other way round, the training is another one, which is said."""
     path, said = file_of(recorded, 0), list[str]()
     events = told(path)
     own = [
@@ -245,7 +247,7 @@ def test_events_in_another_order_do_not_pass(recorded: Path, capsys: pytest.Capt
         said += [capsys.readouterr().err] if status else []
     assert said
     for line in said:
-        assert line.count("\n") == 1
+        assert line.count("\n") == 2
         assert "rank-0000" in line
 
 
@@ -263,7 +265,18 @@ def test_a_message_of_another_content_is_named(recorded: Path, capsys: pytest.Ca
     assert replayed(recorded) == 1
     err = capsys.readouterr().err
     assert f"rank 1: {path}, event {at}: " in err and "gets something else from rank 0" in err
-    assert err.count("\n") == 1
+    assert err.count("\n") == 2 and err.endswith(f"recorded by {made_by()}; this is the same\n"), err
+
+
+def test_another_state_of_the_program_is_named(
+    recorded: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whose events or parameters may differ from the recorded ones."""
+    path, before = file_of(recorded, 2), made_by()
+    rewritten(path, told(path)[:-1])
+    monkeypatch.setattr(command, "made_by", lambda: before.replace("(", "(0"))
+    assert replayed(recorded) == 1
+    assert f"rank-00000: recorded by {before}; this is mpitrain {__version__} (0" in capsys.readouterr().err
 
 
 def test_an_event_that_never_comes_is_named(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -274,12 +287,12 @@ def test_an_event_that_never_comes_is_named(recorded: Path, capsys: pytest.Captu
     rewritten(path, [*events[:at], (EventKind.MESSAGE, events[at][1] % TAGS), *events[at + 1 :]])
     assert replayed(recorded) == 1
     err = capsys.readouterr().err
-    assert err.startswith("mpitrain: what is recorded never comes: ") and err.count("\n") == 1
+    assert err.startswith("mpitrain: what is recorded never comes: ") and err.count("\n") == 2
     assert f"rank 0 waits for a message of rank 0 (TO_MASTER): event {at} of {path}" in err
 
 
 def test_a_record_of_fewer_or_more_events_does_not_fit(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """One line each, of the rank that has too few or too many."""
+    """A line each, of the rank that has too few or too many."""
     path = file_of(recorded, 2)
     events = told(path)
     rewritten(path, events[:-1])
