@@ -83,7 +83,7 @@ def _is_quiet(overrides: Sequence[str], paths: Iterable[Path]) -> bool:
     told: list[object] = []
     for file in filter(os.path.isfile, (each / "config.toml" if os.path.isdir(each) else each for each in paths)):
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):  # reported when the file is loaded
-            told.append(tomllib.loads(file.read_text(encoding="utf-8"))["run"]["progress"])
+            told.append(tomllib.loads(file.read_text(encoding="utf-8-sig"))["run"]["progress"])
     told += [value.strip(" '\"") for value in _given(overrides, "run.progress")]
     return told[-1:] == ["none"]
 

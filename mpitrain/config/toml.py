@@ -18,7 +18,7 @@ def read_toml(path: Path) -> Record:
     with naming(path), naming(f"{path}: not TOML", ValueError):
         if path.is_dir():
             raise BadInput(f"{path}: a folder, not a configuration file; --resume {path} continues a run")
-        return parse_toml(path, path.read_text(encoding="utf-8"))
+        return parse_toml(path, path.read_text(encoding="utf-8-sig"))  # editors of Windows write a byte order mark
 
 
 def parse_toml(path: Path, text: str) -> Record:
@@ -46,8 +46,8 @@ def set_key(table: Record, override: str) -> None:
     if any("\ud800" <= letter <= "\udfff" for letter in override):  # how Python represents bytes that are not UTF-8
         raise BadInput(f"--set {override}: not UTF-8")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except ValueError:
+        (value,) = tomllib.loads(f"value = {text}").values()
+    except ValueError:  # also where other lines follow it
         value = text
     except RecursionError:
         raise BadInput(f"--set {key.strip()}: brackets are nested too deeply") from None

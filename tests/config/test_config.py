@@ -192,6 +192,20 @@ def test_a_bad_file_is_named(tmp_path: Path) -> None:
         configuration.load(tmp_path / "bad.toml", [])
 
 
+def test_a_file_of_an_editor_of_windows_is_read(tmp_path: Path) -> None:
+    """With a byte order mark, and lines that end in CR LF."""
+    path = tmp_path / "run.toml"
+    path.write_bytes(b"\xef\xbb\xbf[training]\r\nepochs = 3\r\n")
+    assert configuration.load(path, []).training.epochs == 3
+
+
+def test_a_value_of_several_lines_is_not_cut_off() -> None:
+    """What follows the first line was dropped without a word."""
+    with pytest.raises(BadInput, match=r"training\.epochs: Expected `float`, got `str`"):
+        configuration.load(None, ["training.epochs=3\ntraining.minibatch=5"])
+    assert configuration.load(None, ["data.context=[5,\n5]"]).data.context == [5, 5]
+
+
 REFERENCE = Path(__file__).resolve().parents[2] / "docs/keys.md"
 
 
