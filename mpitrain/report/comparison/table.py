@@ -34,13 +34,13 @@ def time_to(records: Sequence[Record], key: str, target: float) -> float | None:
 
 class Spread:
     """The known values over the seeds, with their mean (None without values) and sample standard deviation, which has
-    n − 1 in the denominator and is 0 for a single value."""
+    n − 1 in the denominator (None of fewer than two values)."""
 
     def __init__(self, values: Sequence[float | None]) -> None:
         self.of_seeds = values
         self.values = [value for value in values if value is not None]
         self.mean = statistics.fmean(self.values) if self.values else None
-        self.std = statistics.stdev(self.values) if len(self.values) > 1 else 0.0
+        self.std = statistics.stdev(self.values) if len(self.values) > 1 else None
 
 
 def speed_up(base: float, workers_of_base: int, seconds: float, workers: int) -> tuple[float, float]:
@@ -152,7 +152,7 @@ def _line(row: Row) -> list[str]:
         line.append("–" if faster is None or share is None else f"{faster:.2f} ({share:.0%})")
     speed, error, form = row.speed.mean, row.error, ".2%" if row.merit == "error" else ".4f"
     line.append(show(speed, "count"))
-    spread = f" ± {error.std:{form}}" if len(error.values) > 1 else ""
+    spread = "" if error.std is None else f" ± {error.std:{form}}"
     return [*line, "–" if error.mean is None else f"{error.mean:{form}}{spread}"]
 
 
@@ -160,7 +160,7 @@ def _time(reached: TimesToTarget) -> str:
     count, seeds = len(reached.values), len(reached.of_seeds)
     if reached.mean is None:
         return "not reached"
-    text = duration(reached.mean) + (f" ± {duration(reached.std)}" if count > 1 else "")
+    text = duration(reached.mean) + ("" if reached.std is None else f" ± {duration(reached.std)}")
     text = f"≤ {duration(reached.mean)}" if reached.at_most else text
     return text if count == seeds else f"{text}, {count} of {seeds}"
 
