@@ -53,8 +53,11 @@ def _draw(plot: Plot, runs: list[StoredRun], path: Path) -> None:
         if plot.log:
             axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
     figure.suptitle(_plain(plot.title))
-    figure.get_axes()[0].legend(fontsize=8)
-    figure.savefig(path)
+    longest = max(len(_plain(runs[number].name)) for number in plot.curves)
+    columns = max(int(figure.get_figwidth() / (0.6 + 0.065 * longest)), 1)  # inches: line and margin, letter
+    named = figure.get_axes()[0].get_legend_handles_labels()
+    figure.legend(*named, loc="upper center", bbox_to_anchor=(0.5, 0), ncols=columns, fontsize=8)
+    figure.savefig(path, bbox_inches="tight")  # with the names below, however many there are
 
 
 def _plain(name: str) -> str:

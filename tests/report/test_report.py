@@ -16,6 +16,7 @@ from mpitrain.checkpoint.lease import Lease
 from mpitrain.report import series, tables
 from mpitrain.report.html import show
 from mpitrain.report.page import page
+from mpitrain.report.pictures import draw
 from mpitrain.report.runs import StoredRun, read_runs
 
 from .folders import curve, ended, every_kind, start, write_run
@@ -418,7 +419,7 @@ def test_a_plot_that_cannot_be_written_leaves_the_old_one(
     assert main(words) == 0
     before = {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()}
 
-    def half(of: object, path: Path) -> None:
+    def half(of: object, path: Path, **more: object) -> None:
         path.write_bytes(b"half")
         raise OSError(ENOSPC, "No space left on device")
 
@@ -426,6 +427,17 @@ def test_a_plot_that_cannot_be_written_leaves_the_old_one(
     assert main(words) == 2
     assert re.search(r"--plots: \S+\.png: No space left on device\n", capsys.readouterr().err)
     assert {path.name: path.read_bytes() for path in (tmp_path / "plots").iterdir()} == before
+
+
+def test_the_names_of_many_runs_cover_no_curve(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They stand below the axes, which keep their size."""
+    figures, found = pytest.importorskip("matplotlib.figure"), list[Any]()
+    monkeypatch.setattr(figures.Figure, "savefig", lambda figure, path, **more: path.touch() or found.append(figure))
+    draw(read_runs([write_run(tmp_path / f"{'long' * 20}-{number}") for number in range(40)]), tmp_path, "png")
+    figure = found[0]
+    figure.draw_without_rendering()
+    for axes in figure.axes:
+        assert figure.legends[0].get_window_extent().y1 < axes.get_tightbbox().y0 and axes.get_position().height > 0.5
 
 
 def test_plots_without_matplotlib(
