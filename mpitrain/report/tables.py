@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+from mpitrain.errors import some
 from mpitrain.files import Record, read_text
 from mpitrain.report.html import BestCell, Html, bars, join, run_name, safe, show, table
 from mpitrain.report.records import finite
@@ -78,7 +79,7 @@ def configuration(runs: list[StoredRun]) -> Html:
     parts = [_keys(runs, "Keys that differ", common)] if common else []
     if special:
         lines = _keys(runs, "Keys that only some of the runs have", special)
-        summary = f"{len(special)} keys that only some of the runs have"
+        summary = f"{some(len(special), 'key')} that only some of the runs have"
         parts.append(Html(f"<details><summary>{summary}</summary>{lines}</details>"))
     elif not common and len(runs) > 1:
         parts.append(Html("<p>All runs have the same configuration.</p>"))
@@ -166,7 +167,7 @@ def warnings(runs: list[StoredRun]) -> Html:
     for number, run in enumerate(runs):
         said = [str(record.get("text")) for record in run.events("warning")]
         refused = len(run.events("refused"))
-        said += [f"{refused} gradients were not finite and were refused"] if refused else []
+        said += [f"refused {some(refused, 'gradient')} with elements that are not finite"] if refused else []
         rows += [[run_name(number, run.name), text] for text in dict.fromkeys(said)]
     return table("Warnings", ["Run", "Said"], rows, "text")
 
