@@ -108,7 +108,7 @@ class Advice:
         order = sorted(self._finalists, key=lambda each: each.tried.candidate.number > 0)
         other = next((each for each in order if each is not self.chosen), None)
         if other is None:
-            return ", ".join(bottlenecks(self._first.summary)) or "nothing else was trained for as long"
+            return "; ".join(["nothing else was trained for as long", *bottlenecks(self._first.summary)])
         name, its = f"{other.tried.candidate.shown} ({other})", other.tried.outcomes[0]
         if self.chosen.at_most and other.at_most:
             return f"only when the first evaluation came, which was below the target with {name}, too"
