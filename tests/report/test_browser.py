@@ -88,13 +88,28 @@ def test_everything_is_drawn_and_can_be_read(
 
 
 @needs_chromium
-@pytest.mark.parametrize("width", [800, 1280])
+@pytest.mark.parametrize("width", [320, 800, 1280])
 def test_a_long_name_leaves_room_for_the_figures(browser: Chromium, tmp_path: Path, width: int) -> None:
-    """In the table, beside whose first column they scroll; and the legend stays within the window."""
-    (tmp_path / "report.html").write_text(page([read_run(write_run(tmp_path / "run"), "long-name-" * 20)], "title"))
+    """In the table, beside whose first column they scroll; and nothing else sticks out of the window, in which the
+    legend of a narrow one scrolls."""
+    (tmp_path / "report.html").write_text(page([read_run(write_run(tmp_path / "run"), "long_name_" * 20)], "title"))
     browser.open(tmp_path / "report.html", width)
     assert browser.evaluate("document.querySelector('.results td').getBoundingClientRect().right") < width
-    assert browser.evaluate("document.querySelector('#legend button').getBoundingClientRect().right") <= width
+    legend = "document.querySelector('#legend button').getBoundingClientRect().right"
+    assert width == 320 or browser.evaluate(legend) <= width
+    assert browser.evaluate("document.documentElement.scrollWidth") <= width and browser.evaluate(WIDE) == []
+
+
+@needs_chromium
+def test_the_names_of_many_runs_leave_room_for_the_plots(browser: Chromium, tmp_path: Path) -> None:
+    """They stay at the top of the window, in which they scroll; on paper all are there."""
+    run = write_run(tmp_path / "run")
+    (tmp_path / "report.html").write_text(page([read_run(run, f"long-name-{number}") for number in range(80)], "title"))
+    browser.open(tmp_path / "report.html", 1280)
+    height = "document.querySelector('#controls').clientHeight"
+    assert browser.evaluate(height) < 900 / 2
+    browser.do("Emulation.setEmulatedMedia", media="print")
+    assert browser.evaluate(height) > 900 / 2
 
 
 @needs_chromium
