@@ -17,7 +17,8 @@ from mpitrain.keys import values_of
 _type = cache(inspect.type_info)
 #: How messages of msgspec begin, and clearer messages in their place.
 PLAIN = {
-    "Expected `array`": "expected one or two numbers in brackets, such as [5,5]",
+    "Expected `array` of length <= 2": "expected one or two numbers in brackets, such as [5,5]",
+    "Expected `array`, got": "expected numbers in brackets, such as [5,5]",
     "Expected `str` matching regex": "holds a NUL character",
 }
 

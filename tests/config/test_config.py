@@ -340,9 +340,11 @@ def test_a_context_is_one_or_two_numbers_of_frames(context: str) -> None:
 
 
 def test_a_list_without_brackets_is_shown_with_them() -> None:
-    """What users write for it: 5,5."""
+    """What users write for it: 5,5; of how many numbers only where that is limited."""
     with pytest.raises(BadInput, match=r"data\.context: .*\[5,5\]"):
         configuration.load(None, ["data.context=5,5"])
+    with pytest.raises(BadInput, match=r"algorithm\.speeds: expected numbers in brackets"):
+        configuration.load(None, ["algorithm.name=block-momentum", "algorithm.speeds=0.5"])
 
 
 def test_algorithms_whose_workers_can_change() -> None:
