@@ -108,7 +108,8 @@ def _onnx(model: TrainedModel, options: argparse.Namespace) -> tuple[bytes, str]
         from mpitrain.trained import onnx_torch
 
         serialise, opset = onnx_torch.serialise, onnx_torch.OPSET
-    graph = onnx_graph.GraphOptions(options.output, options.opset or opset, options.input, priors)
+    opset = opset if options.opset is None else options.opset
+    graph = onnx_graph.GraphOptions(options.output, opset, options.input, priors)
     content = serialise(model, graph, metadata(model) | {"values": options.output})
     said = onnx_check.checked(model, content, graph, options.check, options.data)
     if (normalise := model.config.data.normalise) in ("speaker", "utterance"):

@@ -198,6 +198,7 @@ def test_onnx_is_written_and_checked(alone: Callable[..., Any], folder: Path) ->
     ended = alone("export", "run", "--format", "onnx")
     assert ended.status == 0 and "not checked: data: no such folder" in ended.out
     assert alone("export", "run", "--format", "onnx", "--check").status == 2
+    assert "--opset 0: from 13 to" in alone("export", "run", "--format", "onnx", "--opset", "0").err
     assert alone("export", "run", "--format", "onnx", "--data", "gone").status == 0
 
 
