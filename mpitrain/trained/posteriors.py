@@ -61,7 +61,8 @@ def read_priors(path: Path, classes: int) -> Array:
         if path.suffix == ".npy":
             numbers = np.load(path, allow_pickle=False).reshape(-1).astype(np.float64)
         else:
-            numbers = np.array(path.read_text().strip().removeprefix("[").removesuffix("]").split(), np.float64)
+            text = path.read_text(encoding="utf-8-sig").strip()  # editors of Windows write a byte order mark
+            numbers = np.array(text.removeprefix("[").removesuffix("]").split(), np.float64)
     if numbers.shape != (classes,) or not np.isfinite(numbers).all() or (numbers < 0).any():
         raise BadInput(f"{path}: expected {classes} numbers, none below 0; found {numbers.size}")
     return numbers

@@ -42,7 +42,7 @@ def test_smoothing_is_added_to_each_class() -> None:
 
 def test_priors_are_read_as_kaldi_writes_counts(tmp_path: Path) -> None:
     path = tmp_path / "counts"
-    for content in ("[ 1 2.5 3 ]\n", "1\n2.5\n3\n"):
+    for content in ("[ 1 2.5 3 ]\n", "1\n2.5\n3\n", "\ufeff1 2.5 3\r\n"):  # the last one by an editor of Windows
         path.write_text(content)
         np.testing.assert_array_equal(read_priors(path, 3), [1, 2.5, 3])
     for shape in (2,), (1, 2), (2, 1):
