@@ -25,6 +25,8 @@ from mpitrain.training.user_code import Code, specs_of
 if TYPE_CHECKING:
     from mpitrain.models.torch.module import TorchModel
 
+UNKNOWN, COUNTED = "its targets are not known to be classes", "data.classes says how many classes there are"
+
 
 def code_of(
     config: Config, given: Callable[..., object] | None = None, run: RunFolder | None = None
@@ -71,11 +73,13 @@ def network_of(
         raise BadInput("data.window: networks of tokens are modules of PyTorch's, which model.import names")
     if not (classes or config.data.import_):
         raise BadInput("0 classes (--classes): a network of layers needs at least one")
-    if form.dtype or form.targets or not classes:
+    if form.dtype or form.targets or not (classes or form.target_dtype):
         raise BadInput(
             f"data.import = {config.data.import_!r}: a network of layers classifies samples of numbers; others are for "
             "modules of PyTorch's, which model.import names"
         )
+    if not classes:
+        raise BadInput(f"data.import = {config.data.import_!r}: {UNKNOWN}; {COUNTED}")
     network = networks.network(design_of(config), form.shape, classes, device.workspace())
     if not config.by_torch:
         return network
@@ -103,8 +107,8 @@ def _imported(
     build, shape = given or found["model.import"], form.shape
     seen = (shape[2], *shape[:2]) if form.pixels else tuple(shape)
     if not classes and not options.loss:
-        wanted = "data.classes says how many classes there are" if form.target_dtype else "model.loss names a loss"
-        raise BadInput(f"data.import = {config.data.import_!r}: its targets are not known to be classes; {wanted}")
+        wanted = COUNTED if form.target_dtype else "model.loss names a loss"
+        raise BadInput(f"data.import = {config.data.import_!r}: {UNKNOWN}; {wanted}")
     merit = own["model.metric"].name.called if options.metric else ""
     if merit in ("loss", "error", "bits_per_byte"):
         raise BadInput(f"model.metric = {options.metric!r}: call it otherwise; {merit} is another figure of results")

@@ -262,6 +262,7 @@ def test_wrong_use(simulated: Callable[..., Any], folder: Path, ranks: int, keys
     [
         (("data.import=data.py:regression", "model.import=net.py:build"), "model.loss names a loss"),
         (("data.import=data.py:returns", "data.options={what='classes'}", "model.import=net.py:build"), "data.classes"),
+        (("data.import=data.py:returns", "data.options={what='classes'}", "model.preset=digits-cnn"), "data.classes"),
         (("data.import=data.py:words", "model.preset=digits-cnn"), "a network of layers classifies samples of numbers"),
         (("data.classes=3",), "data.classes: belongs to data.import"),
         (("data.options={n=3}",), "data.options: belongs to data.import"),
