@@ -57,7 +57,8 @@ def on_ranks(launch: str, ranks: int, words: list[str]) -> list[str]:
     """The command line that starts a program on this many ranks."""
     started = shlex.split(launch.replace("{ranks}", str(ranks)))
     if "--oversubscribe" not in started and ranks > (os.cpu_count() or 1) and is_open_mpi(started[0]):
-        started.append("--oversubscribe")
+        # By its own default, Open MPI 5 would then start the ranks of several hosts all on the first one.
+        started = ["env", "PRTE_MCA_rmaps_default_mapping_policy=slot", *started, "--oversubscribe"]
     return [*started, *words]
 
 

@@ -4,7 +4,8 @@ import subprocess
 
 import pytest
 
-from mpitrain.api.launching import Heard, last_words, start
+from mpitrain.api import launching
+from mpitrain.api.launching import Heard, last_words, on_ranks, start
 
 MPICH = """
 =   CLEANING UP REMAINING PROCESSES
@@ -58,3 +59,12 @@ def test_the_ranks_that_were_lost(output: str, heterogeneous: bool, lost: list[i
     process = start(["sh", "-c", 'printf "%s\n" "$0" >&2', output], errors=subprocess.PIPE)
     heard = Heard(process)
     assert process.wait() == 0 and heard.lost(heterogeneous) == lost
+
+
+def test_more_ranks_than_cores_stay_on_their_hosts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Open MPI 5 started those of all hosts on the first one, in a job of Slurm as with `--host`."""
+    monkeypatch.setattr(launching, "is_open_mpi", lambda program: True)
+    monkeypatch.setattr("os.cpu_count", lambda: 4)
+    assert on_ranks("mpirun -n {ranks}", 4, ["a"]) == ["mpirun", "-n", "4", "a"]
+    by_slot = ["env", "PRTE_MCA_rmaps_default_mapping_policy=slot"]
+    assert on_ranks("mpirun -n {ranks}", 8, ["a"]) == [*by_slot, "mpirun", "-n", "8", "--oversubscribe", "a"]
