@@ -62,7 +62,7 @@ def _run(words: list[str]) -> int:
     if words[0] == "train" and not options.print_config:
         announce(__version__, options.set, (options.config, options.resume, options.continued))
     if words[0] in STARTING and ranks_of(os.environ) > 1:
-        return _refuse(f"{words[0]} starts the ranks itself: start it without mpirun")
+        return _refuse(f"{words[0]} starts the ranks itself: start it without mpirun or srun")
     run = resolve_name(options.run) if isinstance(options.run, str) else options.run
     with unreachable():
         status = int(run(options) or 0)

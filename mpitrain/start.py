@@ -19,7 +19,6 @@ RANK = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMIX_RANK", "SLURM_PROCID")
 #: The number of a rank on its node: Open MPI, MPICH and Intel MPI, Cray, Slurm.
 LOCAL_RANK = ("OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK", "PALS_LOCAL_RANKID", "SLURM_LOCALID")
 
-SIZE = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE")  # how many ranks there are: Open MPI, MPICH and Intel MPI
 #: How many threads a rank has: Slurm's cores per task, else the user's limit for OpenBLAS, else that for any library.
 THREADS = ("SLURM_CPUS_PER_TASK", "OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS")
 #: Where Linux shows the control groups, by which Slurm, Docker and Kubernetes limit what processes may use, and the
@@ -50,8 +49,16 @@ def local_rank_of(environment: Mapping[str, str], otherwise: int) -> int:
 
 
 def ranks_of(environment: Mapping[str, str]) -> int:
-    """How many ranks the launcher has started; 1 if no launcher says it."""
-    return _number(environment, SIZE, 1)
+    """How many processes the launcher says it has started as one job; 1 if no launcher says it.
+
+    Variables of mpirun count before Slurm's, whose step, under mpirun, is that of mpirun's daemons. If one mpirun has
+    started another, the one with fewer processes counts. A batch script has no step, and the step of a shell (srun
+    --pty) has not started this program.
+    """
+    sizes = [environment.get(name, "") for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")]
+    if not any(sizes) and "SLURM_PTY_PORT" not in environment:
+        sizes = [environment.get("SLURM_STEP_NUM_TASKS", "")]
+    return min((int(size) for size in sizes if size.isdecimal()), default=1)
 
 
 def threads_of(environment: Mapping[str, str]) -> int:

@@ -61,6 +61,14 @@ def test_a_start_is_said_at_once(
     assert capsys.readouterr().out == said
 
 
+def test_how_many_ranks_slurm_has_started() -> None:
+    """By `srun --mpi=pmix`, under which no MPI sets a variable; not the daemons of an mpirun."""
+    step = {"PMIX_RANK": "0", "SLURM_STEP_NUM_TASKS": "4"}
+    assert start.ranks_of(step) == 4
+    assert start.ranks_of({**step, "OMPI_COMM_WORLD_SIZE": "6"}) == 6
+    assert start.ranks_of({**step, "SLURM_PTY_PORT": "5"}) == start.ranks_of({"SLURM_NTASKS": "4"}) == 1
+
+
 @pytest.mark.parametrize(
     ("text", "words", "said"),
     [

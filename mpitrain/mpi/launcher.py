@@ -13,6 +13,7 @@ from pathlib import Path
 import mpi4py
 
 from mpitrain.errors import BadInput
+from mpitrain.start import ranks_of
 
 mpi4py.rc.initialize, mpi4py.rc.finalize = False, True
 warnings.filterwarnings("ignore", message="suspicious MPI execution environment")  # refused below
@@ -62,22 +63,9 @@ def _require_connection() -> None:
 def require_one_job() -> None:
     """Raise BadInput if a launcher has started several processes and each is alone: it is the launcher of another MPI,
     and each process would do the whole work."""
-    started, known = _started_together(), MPI.COMM_WORLD.size
+    started, known = ranks_of(os.environ), MPI.COMM_WORLD.size
     if started > known:
         raise _foreign_launcher(started, f"MPI knows of {known}")
-
-
-def _started_together() -> int:
-    """How many processes the launcher says it has started as one job.
-
-    Variables of mpirun count before Slurm's, whose step, under mpirun, is that of mpirun's daemons. If one mpirun has
-    started another, the one with fewer processes counts. A batch script has no step, and the step of a shell (srun
-    --pty) has not started this program.
-    """
-    sizes = [os.environ.get(name, "") for name in ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")]
-    if not any(sizes) and "SLURM_PTY_PORT" not in os.environ:
-        sizes = [os.environ.get("SLURM_STEP_NUM_TASKS", "")]
-    return min((int(size) for size in sizes if size.isdecimal()), default=1)
 
 
 def _foreign_launcher(started: int, what: str) -> BadInput:
