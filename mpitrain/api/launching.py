@@ -93,10 +93,13 @@ class Heard(threading.Thread):
 
     def lost(self, heterogeneous: bool = False) -> list[int]:
         """The ranks that other ranks or the launcher, which has ended, named as lost; MPICH's launcher names none. The
-        tasks that Slurm numbers are ranks, but those of a heterogeneous job are numbered in each of its components."""
+        tasks that Slurm numbers are ranks, but those of a heterogeneous job are numbered in each of its components, and
+        once a task has exited, Slurm kills others."""
         self.join(1.0)  # not for ever: processes that the launcher has started may keep the pipe open
-        for silent, process, task in LOST.findall(b" ".join(self._said.split())):
-            if not (task and heterogeneous):
+        said = b" ".join(self._said.split())
+        for found in LOST.finditer(said):
+            silent, process, task = found.groups()
+            if not task or not (heterogeneous or b": Exited with exit code" in said[: found.start()]):
                 return [int(rank) for rank in (silent or process or task).split(b",")]
         return []
 

@@ -49,13 +49,15 @@ SILENT = "mpitrain: rank 0: waited 300 s for ranks 1, 3 (a heartbeat); run.deadl
     [
         (TASK, False, [1]),
         (TASK, True, []),
+        (f"srun: error: node-b: task 2: Exited with exit code 14\n{TASK}", False, []),
         (f"{TASK}\n{SILENT}", True, [1, 3]),
         (OPEN_MPI, False, [1]),
         (MPICH, False, []),
     ],
 )
 def test_the_ranks_that_were_lost(output: str, heterogeneous: bool, lost: list[int]) -> None:
-    """Slurm numbers the tasks of each component of a heterogeneous job by themselves."""
+    """Slurm numbers the tasks of each component of a heterogeneous job by themselves, and kills those of other nodes
+    when a node is lost."""
     process = start(["sh", "-c", 'printf "%s\n" "$0" >&2', output], errors=subprocess.PIPE)
     heard = Heard(process)
     assert process.wait() == 0 and heard.lost(heterogeneous) == lost
