@@ -62,16 +62,22 @@ def on_ranks(launch: str, ranks: int, words: list[str]) -> list[str]:
     return [*started, *words]
 
 
-def start(words: list[str], output: IO[str] | None = None, errors: int | None = None) -> "subprocess.Popen[bytes]":
-    """Start a command line. Its output goes to the file `output`, else to ours; `errors`: as Popen's `stderr`.
+def start(
+    words: list[str], output: IO[str] | None = None, errors: int | None = None, overlap: bool = False
+) -> "subprocess.Popen[bytes]":
+    """Start a command line. Its output goes to the file `output`, else to ours; `errors`: as Popen's `stderr`;
+    `overlap`: what a step of Slurm that lost a node has left does not block the new steps, of which mpirun's are some.
 
     Slurm sends SIGTERM to every process of a job, and an mpirun that receives it kills the ranks, which need seconds to
     write a checkpoint. So the process does not receive it: SIGTERM is blocked, and it belongs to a new session.
     """
     errors = errors if output is None else subprocess.STDOUT
+    variables = {**os.environ, **({"SLURM_OVERLAP": "1"} if overlap else {})}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        return subprocess.Popen(words, stdout=output, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True)
+        return subprocess.Popen(
+            words, env=variables, stdout=output, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True
+        )
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -225,7 +231,7 @@ def answering(launch: str, nodes: Nodes) -> Nodes:
     asked = {}
     for name in nodes:
         words = shlex.split(on_nodes(launch, {name: 1}).replace("{ranks}", "1"))
-        asked[name] = start([*words, "true"], errors=subprocess.DEVNULL)
+        asked[name] = start([*words, "true"], errors=subprocess.DEVNULL, overlap=True)
     end, found = time.monotonic() + ANSWER, {}
     for name, process in asked.items():
         status = waited(process, max(end - time.monotonic(), 0.1))
@@ -241,8 +247,7 @@ def on_nodes(launch: str, nodes: Mapping[str, int]) -> str:
     program, *rest = shlex.split(launch)
     hosts = ",".join(f"{name}:{slots}" for name, slots in nodes.items())
     if Path(program).name == "srun":
-        # --overlap, so that the remains of a step that lost a node do not block a new step on the other nodes
-        words = ["--overlap", f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
+        words = [f"--nodes={len(nodes)}", f"--nodelist={','.join(nodes)}"]
     elif Path(program).name in ("mpirun", "mpiexec"):
         words = ["--host" if is_open_mpi(program) else "-hosts", hosts]
     else:

@@ -149,9 +149,10 @@ def run(options: argparse.Namespace) -> int:
             ranks = _ranks(options.ranks, nodes, there, work.least)
             if relay.asked or not ranks:
                 return STOPPED
-            where = on_nodes(launch, there) if options.hosts or there != nodes else launch
+            chosen = bool(options.hosts) or there != nodes
+            where = on_nodes(launch, there) if chosen else launch
             before, trained = work.left()
-            process = start(on_ranks(where, ranks, work.words()), errors=subprocess.PIPE)
+            process = start(on_ranks(where, ranks, work.words()), errors=subprocess.PIPE, overlap=chosen)
             heard = Heard(process)
             status = relay.wait(process, over=work.failed)
             (summary, samples), lost = work.left(), heard.lost("--het-group" in launch)
