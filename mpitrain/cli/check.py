@@ -122,9 +122,10 @@ def measure(transport: Transport, threads: int, passive: bool, data: Path | None
         sum=_slowest(transport, min(_sum(transport, vector) for _ in range(3))),
         within=link(transport, within),
         between=link(transport, between),
+        gpu="yes" in transport.gather_texts("yes" if available() else "no", "the GPUs"),
+        # Last: where one rank raises, the others are asked nothing more.
         write=None if out is None or transport.rank else transport.alive_while(lambda: _write(out)),
         read=None if data is None or not transport.leader else transport.alive_while(lambda: _read(data)),
-        gpu="yes" in transport.gather_texts("yes" if available() else "no", "the GPUs"),
     )
 
 
