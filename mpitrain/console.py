@@ -50,7 +50,8 @@ def _terminal() -> str | None:
     """The path of the terminal that shows standard output: that of mpirun, if it started this process, or else its own.
 
     None if no terminal does. A launcher reads the output of its ranks through pipes or pseudo-terminals and forwards it
-    byte by byte: live lines work if the launcher's own output is a terminal.
+    byte by byte: live lines work if the launcher's own output is a terminal. Open MPI's are pseudo-terminals also where
+    a script or a container stands between it and this process, so that the launcher is not seen.
     """
     out = None
     try:
@@ -62,7 +63,8 @@ def _terminal() -> str | None:
         return None
     if out is not None:
         return out if out.startswith("/dev/pts/") else None
-    return os.ttyname(sys.stdout.fileno()) if sys.stdout.isatty() else None
+    own = sys.stdout.isatty() and "OMPI_COMM_WORLD_RANK" not in os.environ
+    return os.ttyname(sys.stdout.fileno()) if own else None
 
 
 def _usable_width() -> int | None:

@@ -43,3 +43,13 @@ def test_output_that_nobody_reads_or_that_has_no_room(words: list[str]) -> None:
         ended = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert ended.returncode == 1
     assert ended.stderr == "mpitrain: standard output: cannot be written: No space left on device\n"
+
+
+def test_the_terminal_of_a_rank_of_open_mpi_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a script or a container starts the rank: live lines came into job logs, and errors into standard output."""
+    reading, writing = os.openpty()
+    with open(reading, "rb"), open(writing, "w") as terminal:
+        monkeypatch.setattr("sys.stdout", terminal)
+        assert open_console().is_terminal
+        monkeypatch.setenv("OMPI_COMM_WORLD_RANK", "0")
+        assert not open_console().is_terminal
