@@ -159,10 +159,12 @@ def run(options: argparse.Namespace) -> int:
             if status == 2 and ranks < options.ranks:  # such as too few for a stage
                 say(f"it does not train on {some(ranks, 'rank')}")
                 return STOPPED
-            if status in (2, STOPPED) or (status == 0 and work.ended()):
+            if status in (2, STOPPED):
                 return status
-            if summary != before:  # a rank that was lost after that changes nothing
+            if summary != before:  # a rank that was lost after that changes nothing, nor does what the launcher says
                 return STATUS.get(json.loads(summary).get("exit_reason"), 1)
+            if status == 0 and work.ended():
+                return 0
             if relay.asked:  # a rank was lost, too, or the signal ended a program of the user's own
                 return STOPPED
             in_vain = in_vain + 1 if samples <= trained else 0
