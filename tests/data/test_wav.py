@@ -228,6 +228,11 @@ def _cut(path: Path, share: float) -> None:
     path.write_bytes(path.read_bytes()[: int(share * path.stat().st_size)])
 
 
+def _patch(path: Path, place: int, piece: bytes) -> None:
+    content = path.read_bytes()
+    path.write_bytes(content[:place] + piece + content[place + len(piece) :])
+
+
 FAULTS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "one label less": (
         lambda d: (d / "frames.txt").write_text((d / "frames.txt").read_text().replace("5\n", "\n", 1)), "",
@@ -236,6 +241,9 @@ FAULTS: dict[str, tuple[Callable[[Path], Any], str, str]] = {
     "zero-byte": (lambda d: (d / "audio/s0-u0.WAV").write_bytes(b""), "", "s0-u0.WAV: not a recording"),
     "not audio": (lambda d: (d / "audio/s0-u0.WAV").write_bytes(b"GIF89a" * 99), "", "s0-u0.WAV: not a recording"),
     "wav truncated": (lambda d: _cut(d / "audio/s0-u0.WAV", 0.7), "", "s0-u0.WAV: truncated"),
+    "wav of length 0": (
+        lambda d: _patch(d / "audio/s0-u0.WAV", 40, b"\0" * 4), "", "0 samples by its head, in a file of 3,244"
+    ),
     "wav head alone": (lambda d: _cut(d / "audio/s0-u0.WAV", 0.004), "", "s0-u0.WAV: not a recording"),
     "flac truncated": (lambda d: _cut(d / "audio/more/s0-u1.flac", 0.7), "", "s0-u1.flac: "),
     "another rate": (
@@ -270,6 +278,23 @@ def test_bad_input_is_refused_in_one_line(tmp_path: Path, name: str, capsys: pyt
     _corpus(tmp_path)
     spoil(tmp_path)
     refused(tmp_path / "out", lambda: _frames(tmp_path, *how.split()), line, capsys)
+
+
+@pytest.mark.parametrize(("riff", "data"), [(3244, 3200), (0x7FFFF024, 0x7FFFF000), (0xFFFFFFFF, 0xFFFFFFFF)])
+def test_lengths_that_a_head_tells_wrongly(tmp_path: Path, riff: int, data: int) -> None:
+    """The length of a whole file counts the first eight bytes, too; SoX and ffmpeg write to a pipe."""
+    _write(path := tmp_path / "u.wav", _signal(0))
+    _patch(path, 4, riff.to_bytes(4, "little"))
+    _patch(path, 40, data.to_bytes(4, "little"))
+    assert about(str(path)) == (RATE, 1600)
+    assert (read_samples(str(path)) == _signal(0)).all()
+
+
+def test_a_flac_that_was_written_to_a_pipe(tmp_path: Path) -> None:
+    soundfile.write(path := tmp_path / "u.flac", _signal(0), RATE)
+    _patch(path, 22, b"\0" * 4)  # the lower 32 bits of the number of samples
+    with pytest.raises(BadInput, match="does not tell how many samples follow"):
+        about(str(path))
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,11 @@ LESS = 2 * 1152  # most samples by which a right guess of an MP3's length is sho
 #: What the first frame of an MP3 may tell: how many frames follow, and perhaps the bytes of all.
 XING = re.compile(rb"(?:Xing|Info)\0{3}(?:[\x01\x05\x09\x0d]|[\x03\x07\x0b\x0f].{4}(?P<bytes>.{4}))", re.DOTALL)
 FRAME = re.compile(rb"\xff[\xe2\xe3\xf2\xf3\xfa\xfb]")  # the head of a frame of layer III
-ENDLESS = 0xFFFFFFFF  # the length of a piece in the head of a file that was written to a pipe
+#: Lengths in heads of files that were written to a pipe; SoX tells the last one, rounded down to whole samples.
+PIPED = 0xFFFFFFFF, *range(0x7FFFEFF9, 0x7FFFF001)
+#: What libsndfile logs of the length of the samples, or of a file if it does not compare that of its samples.
+LENGTHS = re.compile(r"^ *(?:data|SSND|Data Size|riff|Riff size) *: (\d+) \(should be (\d+)\)", re.MULTILINE)
+UNTOLD = (1 << 63) - 1  # libsndfile's number of samples where a FLAC's head tells none, since it was written to a pipe
 NEED = "prepare wav needs soundfile", "speech"
 
 
@@ -94,7 +98,9 @@ def about(path: str) -> tuple[int, int]:
         raise BadInput(f"{path}: {rate}, expected {SLOWEST:,} to {FASTEST:,}")
     if found.format == "MP3" and _unannounced(path, found.samplerate) > found.frames + LESS:
         raise BadInput(f"{path}: an MP3 of varying bit rate that does not tell its length; convert it")
-    if found.frames > max(SHORT, DENSEST * size):
+    if found.frames == UNTOLD:
+        raise BadInput(f"{path}: its head does not tell how many samples follow; convert it")
+    if not 0 < found.frames <= max(SHORT, DENSEST * size):
         raise BadInput(f"{path}: {found.frames:,} samples by its head, in a file of {size:,} bytes")
     return found.samplerate, found.frames
 
@@ -135,8 +141,8 @@ def _past_tags(content: mmap, place: int) -> int:
 def _lacking(head: bytes, samples: int, log: str) -> str:
     """A message that parts of the file are missing, "" if none are. libsndfile reads what is left of a truncated file,
     and reports that only in its log, for SPHERE not at all."""
-    for told, there in re.findall(r"^(?!\s*Bytes/sec).*: (\d+) \(should be (\d+)\)", log, re.MULTILINE):
-        if int(there) < int(told) != ENDLESS:
+    for told, there in LENGTHS.findall(log):
+        if int(there) < int(told) not in PIPED:
             return f"truncated: {int(told):,} bytes by its head, there are {int(there):,}"
     if ogg := re.search(r"^Ogg ?: (.+)", log, re.MULTILINE):  # for an intact file, the log has no such line
         return f"damaged: {ogg[1]}"
