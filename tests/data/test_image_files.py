@@ -253,7 +253,8 @@ def test_a_picture_keeps_its_pixels(tmp_path: Path) -> None:
     square = pixels[:, 1:6]  # 5 x 7: the middle 5 columns, nothing to resize
     assert np.array_equal(load_picture(tmp_path / "a.png", 5, False), square)
     deep = (pixels[:, :, 0].astype(np.uint16) << 8) + 77
-    assert np.array_equal(load_picture(_save(tmp_path / "d.png", deep), 0, True), pixels[:, :, :1])
+    for name in ("d.png", "d.pgm", "d.tif"):
+        assert np.array_equal(load_picture(_save(tmp_path / name, deep), 0, True), pixels[:, :, :1]), name
 
 
 def test_grey_is_the_weighted_sum_of_colours(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def _pixels(picture: "Image.Image", size: int, grey: bool) -> Array:
     if size:
         picture.draft(mode, (MARGIN * size, MARGIN * size))
     upright = ImageOps.exif_transpose(picture)
-    if upright.mode.startswith("I;16"):
+    if upright.mode.startswith("I;16") or (upright.mode, picture.format) == ("I", "PPM"):  # PGM: scaled to 16 bits
         deep = np.asarray(upright).astype(np.uint16)
         shallow = (deep >> 8).astype(np.uint8)
         shallow[deep == upright.info.get("transparency", -1)] = 255
