@@ -321,6 +321,16 @@ def test_spoilt_pictures_are_one_line(
     refused(tmp_path / "out", lambda: planned("images", tmp_path / "in"), line, capsys)
 
 
+@pytest.mark.parametrize("parts", [("Train", "Test"), ("Training", "Testing", "Validation")])
+def test_folders_that_look_like_parts_are_no_classes(
+    tmp_path: Path, parts: tuple[str, ...], capsys: pytest.CaptureFixture[str]
+) -> None:
+    for part in parts:
+        _pictures(tmp_path / "in" / part / "a", 2)
+    line = f"in: has folders {', '.join(sorted(parts))}; parts are called train/, val/ (or dev/) and test/"
+    refused(tmp_path / "out", lambda: planned("images", tmp_path / "in"), line, capsys)
+
+
 def _spoilt(folder: Path) -> Path:
     """Two classes of nine pictures, and three that cannot be read, among them the first."""
     for name in ("a", "b two"):

@@ -107,6 +107,9 @@ def _parts(folder: Path, shards: Path) -> tuple[dict[str, Classes], list[Path]]:
     parts: dict[str, Classes] = {}
     if not (folder / "train").is_dir():
         parts["train"], left = _classes(folder, endings, shards)
+        if all(name.lower().startswith(tuple(PARTS)) for name in parts["train"]):
+            folders = ", ".join(sorted(parts["train"]))
+            raise BadInput(f"{folder}: has folders {folders}; parts are called train/, val/ (or dev/) and test/")
         return parts, left
     for path in folders_in(folder, shards):
         if path.name not in PARTS or PARTS[path.name] in parts:
