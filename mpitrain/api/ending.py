@@ -73,7 +73,8 @@ def doubts(session: Session, monitor: MasterMonitor) -> list[str]:
         sizes = evaluations.evaluation.samples
         samples = next((size for name, size in sizes.items() if name.startswith(part)), 1)
         if chance and error > chance - 3 * (chance * (1 - chance) / samples) ** 0.5:
-            found.append(f"the {part} error of {error:.1%} is that of guessing, {chance:.1%}")
+            its = f"the {part} error of {error:.1%} on {samples:,} samples"
+            found.append(f"{its} may be that of guessing, {chance:.1%}")
     return [f"warning: {text}; a smaller training.learning_rate or a longer training may help" for text in found]
 
 
