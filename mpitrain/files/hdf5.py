@@ -41,6 +41,7 @@ def data_set(file: h5py.File, name: str, expansion: int = EXPANSION) -> h5py.Dat
         raise ValueError(f"the values of {name} lie in other files")
     if found.shape is None:
         raise ValueError(f"{name} has no values")
+    _require_filters(found, name)
     _require_stored(found, name, file.id.get_filesize(), expansion)
     return found
 
@@ -117,6 +118,15 @@ def _hard_path(file: h5py.File, name: str) -> str:
         path = "" if to.startswith("/") else path
         left += to.split("/")[::-1]
     return path or "/"
+
+
+def _require_filters(found: h5py.Dataset, name: str) -> None:
+    """Raise ValueError naming a filter, such as a compression, that HDF5 lacks here."""
+    made = found.id.get_create_plist()
+    for code, *_, what in map(made.get_filter, range(made.get_nfilters())):
+        if not h5py.h5z.filter_avail(code):
+            said = f"HDF5's filter {code} ({what.decode(errors='replace').partition(';')[0]}), which is not installed"
+            raise ValueError(f"{name} is compressed by {said}; HDF5_PLUGIN_PATH names a folder of filters")
 
 
 def _require_stored(found: h5py.Dataset, name: str, file_bytes: int, expansion: int) -> None:

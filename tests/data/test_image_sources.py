@@ -643,3 +643,16 @@ def test_a_missing_pillow_is_one_line(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setitem(sys.modules, "PIL", None)
     with pytest.raises(BadInput, match=r"prepare images needs Pillow: pip install mpitrain\[images\]"):
         planned("images", tmp_path / "in")
+
+
+def test_a_filter_that_is_not_installed_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        made = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
+        made.set_chunk((10, 4))
+        made.set_filter(32001, h5py.h5z.FLAG_OPTIONAL, ())
+        space = h5py.h5s.create_simple((10, 4))
+        stored = h5py.h5d.create(file.id, b"features", h5py.h5t.IEEE_F32LE, space, made)
+        stored.write_direct_chunk((0, 0), bytes(160))
+        file["targets"] = np.zeros(10, np.int32)
+    line = "features is compressed by HDF5's filter 32001 (), which is not installed; HDF5_PLUGIN_PATH names"
+    refused(tmp_path / "out", lambda: planned("arrays", tmp_path / "a.h5", "--features", "features"), line, capsys)
