@@ -30,12 +30,17 @@ class ShardWriter:
     `add` and `finish` raise it naming one with other samples.
     """
 
-    def __init__(self, folder: Path, part: str, kind: str, attributes: Attributes, *, limit: int = LIMIT) -> None:
+    def __init__(self, folder: Path | str, part: str, kind: str, attributes: Attributes, *, limit: int = LIMIT) -> None:
         shards.require_part(part, part)
+        folder = Path(folder)
         self._folder, self._part, self._kind, self._limit = folder, part, kind, limit
         self._attributes = dict(attributes)
+        for name, value in attributes.items():
+            if not isinstance(value, str) and np.asarray(value).dtype.kind not in "biufS":
+                raise BadInput(f"{folder}: attribute {name} = {value!r}: expected a text, a number or numbers")
         self._complete = sorted(folder.glob(f"{part}-{shards.DIGITS}-of-{shards.DIGITS}.h5"))
         self._added: list[tuple[Array, Array | None, int | None, str | None]] = []  # of the next shard
+        self._shape: tuple[int, ...] = ()  # of each sample
         self._bytes = self._shards = 0
         self._moments: list[Attributes] = []  # of each shard
         self._measures = part == "train" and kind != "tokens" and not attributes.keys() & set(STATISTICS)
@@ -54,7 +59,8 @@ class ShardWriter:
 
         `speaker` is the number of an utterance's speaker, `key` the utterance's name, which `predict` writes with its
         posteriors. Each is given for all utterances of a part or for none. Raises BadInput if given for images or
-        documents, and for a wrong number of targets. The arrays are copied, so that their memory may be filled anew.
+        documents, for a wrong number of targets, and for another shape of samples than before. The arrays are copied,
+        so that their memory may be filled anew.
         """
         if self._kind != "frames" and (speaker, key) != (None, None):
             raise BadInput(f"{self._folder}: part {self._part}: {self._kind} have no speakers or keys")
@@ -65,6 +71,10 @@ class ShardWriter:
         if targets is not None and inputs.shape[:1] != targets.shape[:1]:
             shapes = f"{list(inputs.shape)} with targets {list(targets.shape)}"
             raise BadInput(f"{self._folder}: part {self._part}: {self._kind} {shapes}, which differ in their number")
+        self._shape = self._shape or inputs.shape[1:]
+        if inputs.shape[1:] != self._shape:
+            before = f"those before are {list(self._shape)} each"
+            raise BadInput(f"{self._folder}: part {self._part}: {self._kind} {list(inputs.shape)}; {before}")
         if self._bytes and self._bytes + inputs.nbytes > self._limit:
             self._write()
         self._added.append((inputs, targets, speaker, key))

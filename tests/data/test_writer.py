@@ -201,6 +201,20 @@ def test_each_utterance_has_as_many_targets_as_frames(tmp_path: Path) -> None:
     assert writer.finish() == 1
 
 
+@pytest.mark.parametrize("limit", [10, 1 << 20])
+def test_all_samples_have_one_shape(tmp_path: Path, limit: int) -> None:
+    writer = ShardWriter(tmp_path, "train", "frames", {"classes": 3}, limit=limit)
+    writer.add(np.ones((2, 4), np.float32), np.zeros(2, np.int32))
+    with pytest.raises(BadInput, match=r"part train: frames \[2, 5\]; those before are \[4\] each"):
+        writer.add(np.ones((2, 5), np.float32), np.zeros(2, np.int32))
+
+
+@pytest.mark.parametrize("value", [{"bins": 40}, ["a", "b"], None])
+def test_attributes_are_texts_or_numbers(tmp_path: Path, value: Any) -> None:
+    with pytest.raises(BadInput, match=r"attribute preparation = .*: expected a text, a number or numbers"):
+        ShardWriter(str(tmp_path), "train", "frames", {"classes": 3, "preparation": value})  # type: ignore[arg-type]
+
+
 def _finish(writer: ShardWriter, utterances: list[np.ndarray]) -> None:
     _add(writer, utterances)
     writer.finish()
