@@ -63,6 +63,11 @@ class FlatModule:
         return {name: tensor for name, tensor in self._tensors() if id(tensor) not in self._trained}
 
     @property
+    def transient(self) -> set[str]:
+        """The names of the buffers that the module's state_dict leaves out, such as tables that `forward` enlarges."""
+        return self.others.keys() - torch_state.held(self.module).keys()
+
+    @property
     def groups(self) -> list[list[str]]:
         """The names of the parameters in each group of the optimizer."""
         names = {id(p): name for name, p in self.module.named_parameters()}
@@ -127,7 +132,7 @@ class FlatModule:
 
     def share_buffers(self, transport: Transport) -> None:
         """Give all ranks rank 0's buffers, and its constants. Collective."""
-        for name, tensor in self.others.items():
+        for name, tensor in self._common(transport).items():
             if tensor.numel():
                 array = np.array(torch_state.numbers(tensor), order="C")
                 content = transport.broadcast(array.tobytes(), f"rank 0's {name}")
@@ -136,11 +141,19 @@ class FlatModule:
 
     def average_statistics(self, transport: Transport) -> None:
         """Give all ranks the means of their running means and variances, as of batch normalisation. Collective."""
-        for name, tensor in self.others.items():
+        for name, tensor in self._common(transport).items():
             if name.endswith(("running_mean", "running_var")):
                 sums = np.array(torch_state.numbers(tensor), order="C")
                 transport.sum(sums, f"the ranks' {name}")
                 tensor.copy_(torch.from_numpy(sums / transport.size))
+
+    def _common(self, transport: Transport) -> dict[str, torch.Tensor]:
+        """The buffers and constants that all ranks have in one shape. What `forward` has made or enlarged on some of
+        them, as for the longest sequence, remains each rank's own. Collective."""
+        own = {f"{name} {tuple(tensor.shape)} {tensor.dtype}": name for name, tensor in self.others.items()}
+        told = transport.gather_texts("\n".join(own), "the models' buffers")
+        common = set.intersection(*(set(text.split("\n")) for text in told))
+        return {name: self.others[name] for each, name in own.items() if each in common}
 
     def require_bound(self) -> None:
         """Raise BadInput naming a parameter that has got other memory, no longer needs a gradient, or needs one now and

@@ -24,7 +24,8 @@ Apply = Callable[[], None]
 
 
 class UserNumbers(msgspec.Struct, frozen=True):
-    """The user's states, as `users.flattened` gives them; `kind`: the optimizer's class; `groups`: parameter names."""
+    """The user's states, as `users.flattened` gives them; `kind`: the optimizer's class; `groups`: parameter names;
+    `transient`: the names of buffers that need not fit."""
 
     kind: str
     groups: list[list[str]]
@@ -32,6 +33,7 @@ class UserNumbers(msgspec.Struct, frozen=True):
     module: Any
     extra: Any
     random: Any
+    transient: list[str] = []
 
 
 class Clock(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ def kept(flat: FlatModule, arrays: dict[str, Array]) -> UserNumbers:
         groups=flat.groups,
         optimizer=flattened(flat.optimizer.state_dict(), "optimizer", arrays, finite=True),
         module=flattened(flat.others, "module", arrays),  # a mask may hold −∞
+        transient=sorted(flat.transient),
         extra=flattened(torch_state.extra(flat.module), "extra", arrays),
         random=flattened(_random(), "random", arrays),
     )
@@ -38,7 +39,8 @@ def taken_up(flat: FlatModule, told: UserNumbers, read: Callable[[str], Array], 
     if (told.kind, told.groups) != (mine := (type(flat.optimizer).__name__, flat.groups)):
         raise ValueError(f"optimizer: saved of {_said(told.kind, told.groups)}, this one is {_said(*mine)}")
     state, extra = rebuilt(told.optimizer, read, finite=True), rebuilt(told.extra, read)
-    tensors, drawn = _alike(flat.others, rebuilt(told.module, read)), rebuilt(told.random, read)
+    transient, drawn = flat.transient.union(told.transient), rebuilt(told.random, read)
+    tensors = _fitting(flat.others, rebuilt(told.module, read), transient)
     if not isinstance(state, dict) or not isinstance(extra, dict):
         raise ValueError("optimizer, extra: are no dictionaries")
     _set_random(drawn, torch.Generator(), np.random.RandomState(), random.Random())  # raises unless they are valid
@@ -46,8 +48,8 @@ def taken_up(flat: FlatModule, told: UserNumbers, read: Callable[[str], Array], 
     def apply() -> None:
         flat.optimizer.load_state_dict(state)
         with torch.no_grad():
-            for name, tensor in flat.others.items():
-                tensor.copy_(tensors[name])
+            for name, tensor in tensors.items():
+                flat.others[name].copy_(tensor)
         for name, value in extra.items():
             flat.module.get_submodule(name.rpartition(".")[0]).set_extra_state(value)
         if draws:
@@ -60,16 +62,20 @@ def _said(kind: str, groups: list[list[str]]) -> str:
     return f"{kind} on {', '.join(name for group in groups for name in group)} in {len(groups)} groups"
 
 
-def _alike(own: dict[str, torch.Tensor], saved: object) -> dict[str, torch.Tensor]:
-    """The saved tensors. Raises ValueError unless they have the names, types and shapes of the module's `own`."""
-    if not isinstance(saved, dict) or saved.keys() != own.keys():
-        odd = set(own) ^ set(saved) if isinstance(saved, dict) else own
+def _fitting(own: dict[str, torch.Tensor], saved: object, transient: set[str]) -> dict[str, torch.Tensor]:
+    """The saved tensors. Raises ValueError unless they have the names, types and shapes of the module's `own`; those
+    that are `transient` are left out where they do not fit."""
+    odd = (saved.keys() ^ own.keys()) - transient if isinstance(saved, dict) else own
+    if odd or not isinstance(saved, dict):
         raise ValueError(f"module: saved of another one, as {', '.join(sorted(odd))} tells")
-    for name, tensor in own.items():
-        found = saved[name]
-        if not isinstance(found, torch.Tensor) or (found.shape, found.dtype) != (tensor.shape, tensor.dtype):
+    fitting = {}
+    for name in own.keys() & saved.keys():
+        found, tensor = saved[name], own[name]
+        if isinstance(found, torch.Tensor) and (found.shape, found.dtype) == (tensor.shape, tensor.dtype):
+            fitting[name] = found
+        elif name not in transient:
             raise ValueError(f"module/{name}: is not {tensor.dtype} {list(tensor.shape)}")
-    return saved
+    return fitting
 
 
 def _random() -> dict[str, object]:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -317,6 +318,25 @@ def test_what_modules_keep() -> None:
     with mpitrain.distribute(again, adam(again), "block-momentum") as ranks:
         ranks.load("kept")
         assert ranks.epoch == 1 and (again.told, again.seen.item()) == (7, 5)
+
+
+def test_tables_that_forward_enlarges() -> None:
+    """A save does not depend on how long they were, if they are not in the module's state_dict."""
+    for persistent in (False, True):
+        model = network()
+        model.register_buffer("table", torch.zeros(1), persistent)
+        with mpitrain.distribute(model, adam(model), "allreduce") as ranks:
+            model.table = torch.zeros(5)
+            model.register_buffer("mask", torch.zeros(2), persistent)
+            ranks.save("kept")
+        again = network()
+        again.register_buffer("table", torch.ones(1), persistent)
+        with (
+            pytest.raises(BadInput, match="as mask tells") if persistent else nullcontext(),
+            mpitrain.distribute(again, adam(again), "allreduce") as ranks,
+        ):
+            ranks.load("kept")
+        assert again.table.tolist() == [1.0]
 
 
 def test_a_learning_rate_of_numpy() -> None:
