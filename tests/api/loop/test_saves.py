@@ -309,6 +309,21 @@ class Extra(nn.Linear):
         self.told = state["told"]
 
 
+def test_a_trainer_that_counts_its_batches() -> None:
+    """It asks for none after the last; the epoch is over once what `share` returned is closed."""
+    model, loader = network(), DataLoader(torch.randn(8, 2), batch_size=4)
+    with mpitrain.distribute(model, adam(model), "allreduce") as ranks:
+        batches = ranks.share(loader)
+        for _ in range(len(loader)):
+            model(next(batches)).sum().backward()
+        batches.close()
+        ranks.save("kept")
+    again = network()
+    with mpitrain.distribute(again, adam(again), "allreduce") as ranks:
+        ranks.load("kept")
+        assert (ranks.epoch, len(list(ranks.share(loader)))) == (1, 2)
+
+
 def test_what_modules_keep() -> None:
     model = Extra()
     model.told = 7
