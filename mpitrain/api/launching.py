@@ -33,6 +33,7 @@ DIED = re.compile(r"exited on\s+signal (\d+ \(.+?\))|TERMINATED WITH THE EXIT ST
 Until = Callable[[], bool]
 Nodes = dict[str, int]  # how many ranks each node has room for, by the name of the node
 PROGRAM = [sys.executable, "-m", "mpitrain"]
+PLACEMENT = "PRTE_MCA_rmaps_default_mapping_policy"  # how Open MPI 5 places ranks unless its options say it
 
 
 def launcher(given: str) -> str:
@@ -58,7 +59,8 @@ def on_ranks(launch: str, ranks: int, words: list[str]) -> list[str]:
     started = shlex.split(launch.replace("{ranks}", str(ranks)))
     if "--oversubscribe" not in started and ranks > (os.cpu_count() or 1) and is_open_mpi(started[0]):
         # By its own default, Open MPI 5 would then start the ranks of several hosts all on the first one.
-        started = ["env", "PRTE_MCA_rmaps_default_mapping_policy=slot", *started, "--oversubscribe"]
+        policy = f"{PLACEMENT}={os.environ.get(PLACEMENT, 'slot')}"
+        started = ["env", policy, *started, "--oversubscribe"]
     return [*started, *words]
 
 

@@ -1,5 +1,6 @@
-"""What a program that was started has said at its end."""
+"""How ranks are started, and what a program that was started has said at its end."""
 
+import os
 import subprocess
 
 import pytest
@@ -68,5 +69,7 @@ def test_more_ranks_than_cores_stay_on_their_hosts(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(launching, "is_open_mpi", lambda program: True)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     assert on_ranks("mpirun -n {ranks}", 4, ["a"]) == ["mpirun", "-n", "4", "a"]
-    by_slot = ["env", "PRTE_MCA_rmaps_default_mapping_policy=slot"]
-    assert on_ranks("mpirun -n {ranks}", 8, ["a"]) == [*by_slot, "mpirun", "-n", "8", "--oversubscribe", "a"]
+    for environment, policy in (({}, "slot"), ({launching.PLACEMENT: "ppr:2:node"}, "ppr:2:node")):
+        monkeypatch.setattr(os, "environ", environment)
+        by_slot = ["env", f"PRTE_MCA_rmaps_default_mapping_policy={policy}"]
+        assert on_ranks("mpirun -n {ranks}", 8, ["a"]) == [*by_slot, "mpirun", "-n", "8", "--oversubscribe", "a"]

@@ -153,7 +153,7 @@ class FlatModule:
         own = {f"{name} {tuple(tensor.shape)} {tensor.dtype}": name for name, tensor in self.others.items()}
         told = transport.gather_texts("\n".join(own), "the models' buffers")
         common = set.intersection(*(set(text.split("\n")) for text in told))
-        return {name: self.others[name] for each, name in own.items() if each in common}
+        return {own[each]: self.others[own[each]] for each in sorted(common)}
 
     def require_bound(self) -> None:
         """Raise BadInput naming a parameter that has got other memory, no longer needs a gradient, or needs one now and

@@ -20,6 +20,8 @@ from mpitrain.sampling.rng import stream
 from mpitrain.start import Subparsers, option
 
 PARTS = {"train": "train", "val": "dev", "valid": "dev", "validation": "dev", "dev": "dev", "test": "test"}
+#: Other names of parts, which are not the names of classes either.
+ALIKE = {"training", "testing", *PARTS}
 
 NAMED = 5  # most files that a note names
 
@@ -107,7 +109,7 @@ def _parts(folder: Path, shards: Path) -> tuple[dict[str, Classes], list[Path]]:
     parts: dict[str, Classes] = {}
     if not (folder / "train").is_dir():
         parts["train"], left = _classes(folder, endings, shards)
-        if all(name.lower().startswith(tuple(PARTS)) for name in parts["train"]):
+        if all(name.lower() in ALIKE for name in parts["train"]):
             folders = ", ".join(sorted(parts["train"]))
             raise BadInput(f"{folder}: has folders {folders}; parts are called train/, val/ (or dev/) and test/")
         return parts, left
