@@ -118,8 +118,10 @@ def flattened(value: object, name: str, arrays: dict[str, Array], finite: bool =
     if isinstance(value, torch.Tensor) and value.layout is torch.strided and value.device.type == "cpu":
         if finite and not bool(value.isfinite().all()):
             raise BadInput(f"{name}: is not finite")
-        arrays[name] = _array(value.detach().contiguous().reshape(-1))
-        return {"kind": "tensor", "name": name, "shape": list(value.shape), "dtype": str(value.dtype).split(".")[1]}
+        order = sorted(range(value.dim()), key=value.stride, reverse=True)  # in memory, by which products round
+        arrays[name] = _array(value.detach().permute(order).contiguous().reshape(-1))
+        told = {"shape": [value.size(axis) for axis in order], "dtype": str(value.dtype).split(".")[1], "order": order}
+        return {"kind": "tensor", "name": name, **told}
     raise BadInput(f"{name}: a save cannot hold this {type(value).__name__}")
 
 
@@ -147,11 +149,12 @@ def rebuilt(told: Json, read: Callable[[str], Array], finite: bool = False) -> o
         case {"kind": "array", "name": str(name), "shape": list(shape)}:
             array = read(name)
             return array.reshape(_sizes(name, shape, array.size))
-        case {"kind": "tensor", "name": str(name), "shape": list(shape), "dtype": str(dtype)}:
+        case {"kind": "tensor", "name": str(name), "shape": list(shape), "dtype": str(dtype), **more}:
             flat = _typed(name, torch.from_numpy(read(name)), dtype)
             if finite and not bool(flat.isfinite().all()):
                 raise ValueError(f"{name} is not finite")
-            return flat.reshape(_sizes(name, shape, flat.numel()))
+            order = _axes(name, more.get("order", [*range(len(shape))]), len(shape))
+            return flat.reshape(_sizes(name, shape, flat.numel())).permute([*map(order.index, range(len(order)))])
     raise ValueError(f"its numbers hold a state that is none: {str(told)[:80]}")
 
 
@@ -165,6 +168,13 @@ def _sizes(name: str, shape: list[object], elements: int) -> list[int]:
     if len(sizes) < len(shape) or prod(sizes) != elements:
         raise ValueError(f"{name} has {elements} elements, expected {shape}")
     return sizes
+
+
+def _axes(name: str, order: object, axes: int) -> list[int]:
+    """The order of the axes. Raises ValueError unless each comes once."""
+    if isinstance(order, list) and sorted(map(repr, order)) == sorted(map(repr, range(axes))):
+        return order
+    raise ValueError(f"{name} has the axes {order}, expected {axes} of them")
 
 
 def _typed(name: str, flat: torch.Tensor, dtype: str) -> torch.Tensor:

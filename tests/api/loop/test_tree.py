@@ -13,7 +13,7 @@ from mpitrain.errors import BadInput  # noqa: E402
 
 
 def test_there_and_back() -> None:
-    """Keys, types, shapes and bits; of types that NumPy lacks, too."""
+    """Keys, types, shapes, orders in memory and bits; of types that NumPy lacks, too."""
     kinds = (torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.bool, torch.complex64)
     tensors = {kind: torch.arange(6).reshape(2, 3).t().to(kind) for kind in kinds}
     value = {
@@ -29,7 +29,7 @@ def test_there_and_back() -> None:
                 "params": [0, 1],
             }
         ],
-        "all": list(tensors.values()),
+        "all": [*tensors.values(), torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last), torch.ones(4)[::2]],
         "empty": torch.empty(0, 4),
         "numpy": (np.arange(3, dtype=np.uint32), 7),
     }
@@ -39,6 +39,7 @@ def test_there_and_back() -> None:
     again = rebuilt(told, lambda name: arrays[name].copy())
     for given, got in zip(value.pop("all"), again.pop("all"), strict=True):
         assert given.dtype is got.dtype and given.shape == got.shape and bool((given == got).all())
+        assert got.stride() == (given.stride() if given.dim() > 1 else (1,))
     assert again.pop("empty").shape == (0, 4) and value.pop("empty").numel() == 0
     (array, seven), (own, _) = again.pop("numpy"), value.pop("numpy")
     assert array.dtype == own.dtype and array.tolist() == [0, 1, 2] and seven == 7
@@ -68,6 +69,7 @@ def test_what_is_refused(value: object, line: str) -> None:
         {"kind": "array", "name": "x", "shape": [2]},
         {"kind": "array", "name": "x", "shape": [-1, -3]},
         {"kind": "tensor", "name": "x", "shape": [3], "dtype": "nn"},
+        {"kind": "tensor", "name": "x", "shape": [3], "dtype": "float32", "order": [1]},
         {"kind": "dtype", "name": "nn"},
         {"kind": "tensor", "name": "x", "shape": [3], "dtype": "int8"},
         {"kind": "tensor", "name": "x", "shape": [3], "dtype": "float32"},
