@@ -85,7 +85,8 @@ def row(found: Sequence[Figures]) -> tuple[str, ...]:
 
 
 def lines_of_classes(part: str, found: Sequence[Figures]) -> Iterator[str]:
-    """Lines on how many samples each class of a part has, and which classes have less than 1/4 of the median."""
+    """Lines on how many samples each class of a part has, which classes have less than 1/4 of the median, and whether
+    there is one class to train on."""
     counts = np.zeros(max(found[0].classes, *(len(each.counts) for each in found)), np.int64)
     for each in found:
         counts[: len(each.counts)] += each.counts
@@ -100,6 +101,8 @@ def lines_of_classes(part: str, found: Sequence[Figures]) -> Iterator[str]:
         of_those = "" if counts.all() else " that has any"
         less = f"less than a quarter of the median of {median:,.0f} samples a class{of_those}"
         yield f"warning: {part}: {less}: {', '.join(few[:LISTED])}{more}"
+    if part == "train" and np.count_nonzero(counts) == 1:
+        yield "warning: train: all samples are of one class; there is nothing to learn"
 
 
 def _verified(path: Path, home: dict[bytes, Path], faults: list[BadInput]) -> Figures | None:

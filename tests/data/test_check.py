@@ -60,6 +60,12 @@ def test_classes_without_samples_are_named_where_most_have_none() -> None:
     ]
 
 
+@pytest.mark.parametrize(("part", "counts", "warned"), [("train", [5], 1), ("test", [5], 0), ("train", [5, 2], 0)])
+def test_one_class_to_train_on_is_warned_of(part: str, counts: list[int], warned: int) -> None:
+    said = [*lines_of_classes(part, [Figures(sum(counts), 0, "2", len(counts), np.array(counts), [], True)])]
+    assert said[1:] == ["warning: train: all samples are of one class; there is nothing to learn"] * warned
+
+
 def test_files_that_nobody_reads_are_named(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     for path in _write(tmp_path):
         (tmp_path / path.name.replace("train", "val")).write_bytes(path.read_bytes())
