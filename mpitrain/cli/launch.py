@@ -137,11 +137,7 @@ def run(options: argparse.Namespace) -> int:
 
     Raises BadInput naming an option.
     """
-    if options.ranks < 1:
-        raise BadInput(f"-n: at least 1 rank, not {options.ranks}")
-    launch, nodes = launcher(options.launch), nodes_of(options.hosts)
-    if options.hosts and options.ranks > (places := sum(nodes.values())):
-        raise BadInput(f"--hosts {options.hosts}: room for {some(places, 'rank')}, not for {options.ranks}")
+    launch, nodes = launcher(options.launch), _nodes(options)
     relay, in_vain = Relay(), 0
     with relay.listening(), closing(Launched(options)) as work:
         while True:
@@ -174,6 +170,16 @@ def run(options: argparse.Namespace) -> int:
                 return 1
             work.restart(status, lost, samples)
             relay.pause(PAUSE * 5**in_vain)
+
+
+def _nodes(options: argparse.Namespace) -> Nodes:
+    """The nodes that there are, as far as that is known. Raises BadInput naming an option if the ranks have no room."""
+    if options.ranks < 1:
+        raise BadInput(f"-n: at least 1 rank, not {options.ranks}")
+    nodes = nodes_of(options.hosts)
+    if options.hosts and options.ranks > (places := sum(nodes.values())):
+        raise BadInput(f"--hosts {options.hosts}: room for {some(places, 'rank')}, not for {options.ranks}")
+    return nodes
 
 
 def _ranks(wanted: int, nodes: Nodes, there: Nodes, least: Callable[[], int]) -> int:
