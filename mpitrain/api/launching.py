@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from math import inf
 from pathlib import Path
@@ -226,22 +226,29 @@ def nodes_of(hosts: str) -> Nodes:
 
 
 def answering(launch: str, nodes: Nodes) -> Nodes:
-    """The nodes on which the launcher starts a process within ANSWER seconds; all are tried at once. Returns all nodes
+    """The nodes on which the launcher starts a process within ANSWER seconds, or else in a second try. Returns all nodes
     if that cannot be told: if none answers, fewer than two are known, or the launcher's options are not known."""
     if len(nodes) < 2 or on_nodes(launch, nodes) == launch:
         return nodes
+    first = _asked(launch, nodes)
+    found = first | _asked(launch, nodes.keys() - first)  # a launcher may fail once with a node that is there
+    return {name: slots for name, slots in nodes.items() if name in found} or nodes
+
+
+def _asked(launch: str, nodes: Iterable[str]) -> set[str]:
+    """Those of the nodes that answer. All are asked at once."""
     asked = {}
     for name in nodes:
         words = shlex.split(on_nodes(launch, {name: 1}).replace("{ranks}", "1"))
         asked[name] = start([*words, "true"], errors=subprocess.DEVNULL, overlap=True)
-    end, found = time.monotonic() + ANSWER, {}
+    end, found = time.monotonic() + ANSWER, set()
     for name, process in asked.items():
         status = waited(process, max(end - time.monotonic(), 0.1))
         if status is None:
             kill(process)
         elif status == 0:
-            found[name] = nodes[name]
-    return found or nodes
+            found.add(name)
+    return found
 
 
 def on_nodes(launch: str, nodes: Mapping[str, int]) -> str:

@@ -189,7 +189,8 @@ def test_a_launcher_that_does_not_end_after_its_ranks_is_ended(
     assert record["lost_ranks"] == [[1, 700], [2, 700]] and record["repeated"] == 700
 
 
-#: In place of MPICH's mpirun, `mpirun -hosts LIST -n N COMMAND`: node b answers until it is gone, node c only late.
+#: In place of MPICH's mpirun, `mpirun -hosts LIST -n N COMMAND`: node b answers until it is gone, node c only late,
+#: node d when it is asked again.
 #: In a job of Slurm it starts steps of its own, which a step that has lost a node would block.
 MPIRUN = """#!/bin/sh
 [ "$1" = --version ] && exit
@@ -199,6 +200,7 @@ shift 4
 case $hosts,$1 in
 b:*,true) [ ! -e gone ] ;;
 c:*,true) sleep 1000 ;;
+d:*,true) [ -e asked ] || { touch asked; exit 1; } ;;
 *,true) ;;
 *) echo "$hosts" "$ranks" >> starts; touch gone; [ "$(wc -l < starts)" != 1 ] || exit 1
    echo '{"event": "end"}' >> run/metrics.jsonl ;;
@@ -234,6 +236,10 @@ def test_a_node_that_answers_too_late_is_left_out(
     """From the first start on."""
     monkeypatch.setattr("mpitrain.api.launching.ANSWER", 1.0)
     assert hosts(0, "a:3,c:1") == ["a:3 3", "a:3 3"]
+
+
+def test_a_node_that_answers_when_it_is_asked_again_is_there(hosts: Callable[..., list[str]]) -> None:
+    assert hosts(0, "a:2,d:2") == ["a:2,d:2 4", "a:2,d:2 4"]
 
 
 def test_too_few_ranks_end_the_launch(hosts: Callable[..., list[str]], capsys: pytest.CaptureFixture[str]) -> None:
