@@ -226,8 +226,8 @@ def nodes_of(hosts: str) -> Nodes:
 
 
 def answering(launch: str, nodes: Nodes) -> Nodes:
-    """The nodes on which the launcher starts a process within ANSWER seconds, or else in a second try. Returns all nodes
-    if that cannot be told: if none answers, fewer than two are known, or the launcher's options are not known."""
+    """The nodes on which the launcher starts a process within ANSWER seconds, by a second try if need be. Returns all
+    nodes if that cannot be told: if none answers, fewer than two are known, or the launcher's options are not known."""
     if len(nodes) < 2 or on_nodes(launch, nodes) == launch:
         return nodes
     first = _asked(launch, nodes)

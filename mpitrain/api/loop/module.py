@@ -152,7 +152,7 @@ class FlatModule:
         them, as for the longest sequence, remains each rank's own. Collective."""
         own = {f"{name} {tuple(tensor.shape)} {tensor.dtype}": name for name, tensor in self.others.items()}
         told = transport.gather_texts("\n".join(own), "the models' buffers")
-        common = set.intersection(*(set(text.split("\n")) for text in told))
+        common = set(own).intersection(*(text.split("\n") for text in told))
         return {own[each]: self.others[own[each]] for each in sorted(common)}
 
     def require_bound(self) -> None:

@@ -33,7 +33,7 @@ class UserNumbers(msgspec.Struct, frozen=True):
     module: Any
     extra: Any
     random: Any
-    transient: list[str] = []
+    transient: list[str]
 
 
 class Clock(msgspec.Struct, frozen=True):

@@ -149,12 +149,14 @@ def rebuilt(told: Json, read: Callable[[str], Array], finite: bool = False) -> o
         case {"kind": "array", "name": str(name), "shape": list(shape)}:
             array = read(name)
             return array.reshape(_sizes(name, shape, array.size))
-        case {"kind": "tensor", "name": str(name), "shape": list(shape), "dtype": str(dtype), **more}:
+        case {"kind": "tensor", "name": str(name), "shape": list(shape), "dtype": str(dtype), "order": list(order)}:
             flat = _typed(name, torch.from_numpy(read(name)), dtype)
             if finite and not bool(flat.isfinite().all()):
                 raise ValueError(f"{name} is not finite")
-            order = _axes(name, more.get("order", [*range(len(shape))]), len(shape))
-            return flat.reshape(_sizes(name, shape, flat.numel())).permute([*map(order.index, range(len(order)))])
+            tensor = flat.reshape(_sizes(name, shape, flat.numel()))
+            if sorted(map(repr, order)) != sorted(map(repr, range(len(shape)))):
+                raise ValueError(f"{name} has the axes {order}, expected {len(shape)} of them")
+            return tensor.permute([*map(order.index, range(len(order)))])
     raise ValueError(f"its numbers hold a state that is none: {str(told)[:80]}")
 
 
@@ -168,13 +170,6 @@ def _sizes(name: str, shape: list[object], elements: int) -> list[int]:
     if len(sizes) < len(shape) or prod(sizes) != elements:
         raise ValueError(f"{name} has {elements} elements, expected {shape}")
     return sizes
-
-
-def _axes(name: str, order: object, axes: int) -> list[int]:
-    """The order of the axes. Raises ValueError unless each comes once."""
-    if isinstance(order, list) and sorted(map(repr, order)) == sorted(map(repr, range(axes))):
-        return order
-    raise ValueError(f"{name} has the axes {order}, expected {axes} of them")
 
 
 def _typed(name: str, flat: torch.Tensor, dtype: str) -> torch.Tensor:
