@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -278,18 +279,18 @@ class Ranks:
         self._undo.close()
         if isinstance(error, BadInput) and (error.agreed or self.size == 1):
             error.agreed = True
-            if self.size > 1:
-                ending_together(self._transport, lambda: 2)
+            # Others may meet it at the end of their block, where the program says it: all take the same steps.
+            ending_together(self._transport, partial(_raise, BadInput.known(str(error), spoken_here=False)))
             return  # each rank's caller sees the error
         if isinstance(error, BadInput | Overdue | TrainingFailed | WireError):
-
-            def again() -> int:
-                raise error
-
-            raise SystemExit(ending_together(self._transport, again)) from None
+            raise SystemExit(ending_together(self._transport, partial(_raise, error))) from None
         if self.size > 1:
             sys.stderr.write(traceback_of_rank(error))
             abort(1)
+
+
+def _raise(error: Exception) -> int:
+    raise error
 
 
 def number(value: float | torch.Tensor, what: str) -> float:
