@@ -34,6 +34,9 @@ Until = Callable[[], bool]
 Nodes = dict[str, int]  # how many ranks each node has room for, by the name of the node
 PROGRAM = [sys.executable, "-m", "mpitrain"]
 PLACEMENT = "PRTE_MCA_rmaps_default_mapping_policy"  # how Open MPI 5 places ranks unless its options say it
+#: Before a launcher that is told its nodes. In a Slurm job, srun and mpirun start job steps. If a step has lost a node,
+#: what is left of it blocks new steps, except those that may overlap with others.
+OVERLAPPING = ["env", "SLURM_OVERLAP=1"]
 
 
 def launcher(given: str) -> str:
@@ -64,22 +67,16 @@ def on_ranks(launch: str, ranks: int, words: list[str]) -> list[str]:
     return [*started, *words]
 
 
-def start(
-    words: list[str], output: IO[str] | None = None, errors: int | None = None, overlap: bool = False
-) -> "subprocess.Popen[bytes]":
-    """Start a command line. Its output goes to the file `output`, else to ours; `errors`: as Popen's `stderr`;
-    `overlap`: what a step of Slurm that lost a node has left does not block the new steps, of which mpirun's are some.
+def start(words: list[str], output: IO[str] | None = None, errors: int | None = None) -> "subprocess.Popen[bytes]":
+    """Start a command line. Its output goes to the file `output`, else to ours; `errors`: as Popen's `stderr`.
 
     Slurm sends SIGTERM to every process of a job, and an mpirun that receives it kills the ranks, which need seconds to
     write a checkpoint. So the process does not receive it: SIGTERM is blocked, and it belongs to a new session.
     """
     errors = errors if output is None else subprocess.STDOUT
-    variables = {**os.environ, **({"SLURM_OVERLAP": "1"} if overlap else {})}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     try:
-        return subprocess.Popen(
-            words, env=variables, stdout=output, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True
-        )
+        return subprocess.Popen(words, stdout=output, stderr=errors, stdin=subprocess.DEVNULL, start_new_session=True)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
@@ -240,7 +237,7 @@ def _asked(launch: str, nodes: Iterable[str]) -> set[str]:
     asked = {}
     for name in nodes:
         words = shlex.split(on_nodes(launch, {name: 1}).replace("{ranks}", "1"))
-        asked[name] = start([*words, "true"], errors=subprocess.DEVNULL, overlap=True)
+        asked[name] = start([*OVERLAPPING, *words, "true"], errors=subprocess.DEVNULL)
     end, found = time.monotonic() + ANSWER, set()
     for name, process in asked.items():
         status = waited(process, max(end - time.monotonic(), 0.1))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from mpitrain import config as configuration
 from mpitrain.api.launching import (
+    OVERLAPPING,
     PROGRAM,
     Heard,
     Nodes,
@@ -145,10 +146,10 @@ def run(options: argparse.Namespace) -> int:
             ranks = _ranks(options.ranks, nodes, there, work.least)
             if relay.asked or not ranks:
                 return STOPPED
-            chosen = bool(options.hosts) or there != nodes
-            where = on_nodes(launch, there) if chosen else launch
+            chosen = options.hosts or there != nodes
             before, trained = work.left()
-            process = start(on_ranks(where, ranks, work.words()), errors=subprocess.PIPE, overlap=chosen)
+            words = on_ranks(on_nodes(launch, there) if chosen else launch, ranks, work.words())
+            process = start([*OVERLAPPING, *words] if chosen else words, errors=subprocess.PIPE)
             heard = Heard(process)
             status = relay.wait(process, over=work.failed)
             (summary, samples), lost = work.left(), heard.lost("--het-group" in launch)

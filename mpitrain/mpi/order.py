@@ -49,7 +49,7 @@ class LogHeader(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: list[int]  # for each rank, the first rank of its node
     threads: int  # of each rank
     probes: int  # see `Runtime.probes`
-    by: str  # program, with a checksum of its sources, libraries and machine
+    by: str  # program, with a checksum of its source, libraries and machine
     config: str  # TOML
 
 

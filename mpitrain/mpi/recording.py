@@ -10,7 +10,7 @@ from uuid import uuid4
 import numpy as np
 import xxhash
 
-from mpitrain import __file__, __version__
+from mpitrain import __version__
 from mpitrain.errors import BadInput, say
 from mpitrain.files import checksum as checksum_of
 from mpitrain.flat import Array
@@ -25,9 +25,9 @@ FINE = 1e6  # the clock is read in whole microseconds
 
 
 def made_by() -> str:
-    """What bits and events depend on beside the input: the program, whose states have the checksums of their sources,
-    libraries and machine."""
-    sources = checksum_of(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.rglob("*.py"))))
+    """What bits and events depend on beside the input: the program, with a checksum of its source; libraries; the
+    machine."""
+    sources = checksum_of(b"".join(path.read_bytes() for path in sorted(Path(__file__).parents[1].rglob("*.py"))))
     return f"mpitrain {__version__} ({sources[:8]}), NumPy {np.__version__}, {library()}, {platform.machine()}"
 
 

@@ -128,8 +128,8 @@ def _config(order: Order, overrides: list[str]) -> Config:
 
 
 def _compared(orders: list[Order], status: int, parameters: str) -> int:
-    """The exit status, after a line that says that the parameters are the recorded ones, or lines that say what else
-    they depend on. There are none if the replay has failed, which has been said."""
+    """The exit status, after a line that says that the parameters are the recorded ones, or else lines that say what
+    they also depend on. `parameters` is "" if the replay has failed; why has been said."""
     first, events = orders[0], sum(order.end.events for order in orders)
     if (parameters, status) == (first.end.parameters, first.end.reason):
         ranks = some(len(orders), "rank")

@@ -190,8 +190,7 @@ def test_a_launcher_that_does_not_end_after_its_ranks_is_ended(
 
 
 #: In place of MPICH's mpirun, `mpirun -hosts LIST -n N COMMAND`: node b answers until it is gone, node c only late,
-#: node d when it is asked again.
-#: In a job of Slurm it starts steps of its own, which a step that has lost a node would block.
+#: node d when it is asked again. It fails unless it is told that its job steps may overlap with others.
 MPIRUN = """#!/bin/sh
 [ "$1" = --version ] && exit
 [ -n "$SLURM_OVERLAP" ] || exit 1

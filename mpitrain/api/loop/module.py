@@ -150,10 +150,11 @@ class FlatModule:
     def _common(self, transport: Transport) -> dict[str, torch.Tensor]:
         """The buffers and constants that all ranks have in one shape. What `forward` has made or enlarged on some of
         them, as for the longest sequence, remains each rank's own. Collective."""
-        own = {f"{name} {tuple(tensor.shape)} {tensor.dtype}": name for name, tensor in self.others.items()}
+        others = self.others
+        own = {f"{name} {tuple(tensor.shape)} {tensor.dtype}": name for name, tensor in others.items()}
         told = transport.gather_texts("\n".join(own), "the models' buffers")
         common = set(own).intersection(*(text.split("\n") for text in told))
-        return {own[each]: self.others[own[each]] for each in sorted(common)}
+        return {own[each]: others[own[each]] for each in sorted(common)}
 
     def require_bound(self) -> None:
         """Raise BadInput naming a parameter that has got other memory, no longer needs a gradient, or needs one now and

@@ -3,7 +3,6 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
@@ -277,20 +276,20 @@ class Ranks:
         """End the job because of an error on this rank. Returns if the caller is to see the error."""
         Ranks._open = None
         self._undo.close()
-        if isinstance(error, BadInput) and (error.agreed or self.size == 1):
-            error.agreed = True
-            # Others may meet it at the end of their block, where the program says it: all take the same steps.
-            ending_together(self._transport, partial(_raise, BadInput.known(str(error), spoken_here=False)))
-            return  # each rank's caller sees the error
+        if isinstance(error, BadInput):
+            error.agreed |= self.size == 1
+        passed_on = isinstance(error, BadInput) and error.agreed  # to each rank's caller
         if isinstance(error, BadInput | Overdue | TrainingFailed | WireError):
-            raise SystemExit(ending_together(self._transport, partial(_raise, error))) from None
-        if self.size > 1:
+
+            def again() -> int:  # an error that is passed on, too: other ranks may meet it at the end of their block
+                raise BadInput.known(str(error), spoken_here=False) if passed_on else error
+
+            status = ending_together(self._transport, again)
+            if not passed_on:
+                raise SystemExit(status) from None
+        elif self.size > 1:
             sys.stderr.write(traceback_of_rank(error))
             abort(1)
-
-
-def _raise(error: Exception) -> int:
-    raise error
 
 
 def number(value: float | torch.Tensor, what: str) -> float:

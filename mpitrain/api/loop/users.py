@@ -40,7 +40,8 @@ def taken_up(flat: FlatModule, told: UserNumbers, read: Callable[[str], Array], 
         raise ValueError(f"optimizer: saved of {_said(told.kind, told.groups)}, this one is {_said(*mine)}")
     state, extra = rebuilt(told.optimizer, read, finite=True), rebuilt(told.extra, read)
     transient, drawn = flat.transient.union(told.transient), rebuilt(told.random, read)
-    tensors = _fitting(flat.others, rebuilt(told.module, read), transient)
+    own = flat.others
+    tensors = _fitting(own, rebuilt(told.module, read), transient)
     if not isinstance(state, dict) or not isinstance(extra, dict):
         raise ValueError("optimizer, extra: are no dictionaries")
     _set_random(drawn, torch.Generator(), np.random.RandomState(), random.Random())  # raises unless they are valid
@@ -49,7 +50,7 @@ def taken_up(flat: FlatModule, told: UserNumbers, read: Callable[[str], Array], 
         flat.optimizer.load_state_dict(state)
         with torch.no_grad():
             for name, tensor in tensors.items():
-                flat.others[name].copy_(tensor)
+                own[name].copy_(tensor)
         for name, value in extra.items():
             flat.module.get_submodule(name.rpartition(".")[0]).set_extra_state(value)
         if draws:
