@@ -54,5 +54,7 @@ def values_of(kind: Any, key: str = "") -> Iterator[tuple[str, str]]:
             yield from ((key, str(value)) for value in values)
         case inspect.BoolType():
             yield from ((key, "false"), (key, "true"))
+        case inspect.NoneType():  # a file cannot say it
+            pass
         case _:
             yield key, ""

@@ -126,11 +126,8 @@ class _InStep(AttractingCentre, frozen=True):
     protocol = "model-averaging"
     in_teams = False
     workers_change = False
-
-    def check(self) -> None:
-        super().check()
-        if self.order != "free" or self.centre != "whole":
-            raise BadInput("algorithm.order, algorithm.centre: not for an algorithm without a master")
+    order: Literal["free"] = "free"  # no other one: nobody takes turns
+    centre: Literal["whole"] = "whole"  # no other one: every rank has x̃
 
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "ElasticRule":
         return ElasticRule(x, self.optimizer(fast), self.moving_rate, self.tau)

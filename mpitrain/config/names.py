@@ -101,7 +101,7 @@ def readable(error: msgspec.ValidationError, algorithm: type[Algorithm] = Algori
             message = plain
     key = where.rstrip("`").lstrip(".") or "configuration"
     kind, at = (algorithm, "algorithm") if key.startswith("algorithm.") else (Config, "")
-    if allowed := sorted({value for name, value in values_of(inspect.type_info(kind), at) if name == key and value}):
-        allowed = ["a number", *allowed] if len(allowed) == 1 else allowed
-        message = f"{message.removeprefix('Invalid enum value ')}: must be {' or '.join(allowed)}"
+    allowed = {value or "a number" for name, value in values_of(inspect.type_info(kind), at) if name == key}
+    if allowed - {"a number"}:
+        message = f"{message.removeprefix('Invalid enum value ')}: must be {' or '.join(sorted(allowed))}"
     return f"{key}: {message}"

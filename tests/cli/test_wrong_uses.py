@@ -24,6 +24,7 @@ SETTINGS = {
     "training.epochs=0": "training.epochs: Expected `float` > 0.0",
     "training.minibatch=2.5": "training.minibatch: Expected `int`",
     "training.schedule=cosin": "training.schedule: 'cosin': must be constant or cosine or linear",
+    "algorithm.name=easgd-sync algorithm.order=round-robin": "algorithm.order: 'round-robin': must be free",
     "algorithm.order=fre": "algorithm.order: 'fre': must be free or round-robin",
     "training.warmup=200%": "training.warmup = '200%': as long as the whole training",
     "training.warmup=30": "training.warmup = 30.0: as long as the whole training",
@@ -38,6 +39,7 @@ SETTINGS = {
     "model.options.width=3": "model.options: belongs to model.import, which is not given",
     "model.loss=losses.py:own": "model.loss: belongs to model.import, which is not given",
     "data.options.path=x": "data.options: belongs to data.import, which is not given",
+    "model.output=tanh": "model.output: 'tanh': must be logistic or softmax",
     "run.device=cuda": "run.device: 'cuda': must be auto or cpu or gpu",
     "run.threads=-1": "run.threads: Expected `int` >= 0",
     "run.team=3": "run.team = 3: workers of this algorithm are single ranks",
@@ -111,7 +113,7 @@ COMMANDS = {
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_a_wrong_key_or_value(setting: str) -> None:
     with pytest.raises(BadInput) as caught:
-        configuration.load(None, [setting])
+        configuration.load(None, setting.split())
     assert SETTINGS[setting] in str(caught.value)
 
 
