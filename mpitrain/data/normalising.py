@@ -1,12 +1,11 @@
-"""Normalise features and pixels by the mean and standard deviation of the corpus, a speaker or an utterance.
+"""Mean and standard deviation of a corpus, by which features and pixels are normalised.
 
-The statistics of a corpus are computed from sums over its shards, which are among their attributes.
+They are computed from sums over its shards, which are among their attributes.
 """
 
 from collections.abc import Iterable
 
 import numpy as np
-from numba import njit
 
 from mpitrain.data.validation import GREATEST, Attributes, Value
 from mpitrain.errors import BadInput
@@ -19,23 +18,6 @@ NORMALISING = ("mean", "standard_deviation")
 STATISTICS = (*NORMALISING, "covariance")
 UNNORMALISED = "the shards have no mean and standard_deviation (docs/shards.md)"
 MOMENTS = ("moments_count", "moments_sum", "moments_products")
-
-
-def group_statistics(
-    pieces: Iterable[tuple[int, Array]], offsets: Array, groups: Array, dims: int
-) -> tuple[Array, Array]:
-    """Mean and 1 ÷ standard deviation float32 [groups, dims], over `pieces`: the number of the first frame, and rows.
-
-    `groups` [utterances]: the group of each utterance; `offsets`: where utterances begin.
-    """
-    count = int(groups.max()) + 1
-    frames = np.bincount(groups, np.diff(offsets), count)[:, None]
-    sums, squares = np.zeros((count, dims)), np.zeros((count, dims))
-    for first, rows in pieces:
-        _add_moments(rows, first, offsets, groups, sums, squares)
-    mean = sums / frames
-    scale = 1 / _deviation(mean, squares / frames - mean * mean)
-    return mean.astype(np.float32), scale.astype(np.float32)
 
 
 def stored(attributes: Attributes, channels: int, dtype: np.dtype | type) -> tuple[Array, Array]:
@@ -55,28 +37,9 @@ def of_pixels(how: str, attributes: Attributes, channels: int, dtype: np.dtype |
     return mean, np.full(channels, 1 / 255 if how == "unit" else 1.0, dtype)
 
 
-def _deviation(mean: Array, variance: Array) -> Array:
+def deviation(mean: Array, variance: Array) -> Array:
     """The standard deviation, 1 for a constant. It may be tiny otherwise, such as that of features in amperes."""
     return np.sqrt(np.where(variance > np.maximum(ROUNDED * mean * mean, GREATEST**-2), variance, 1.0))
-
-
-@njit(cache=True, nogil=True)
-def _add_moments(rows: Array, first: int, offsets: Array, groups: Array, sums: Array, squares: Array) -> None:
-    for row in range(len(rows)):
-        group = groups[np.searchsorted(offsets, first + row, "right") - 1]
-        for d in range(rows.shape[1]):
-            value = np.float64(rows[row, d])
-            sums[group, d] += value
-            squares[group, d] += value * value
-
-
-@njit(cache=True, nogil=True)
-def normalise_frames(rows: Array, first: int, offsets: Array, groups: Array, mean: Array, scale: Array) -> None:
-    """Normalise rows [n, dims], which begin at frame `first` of the corpus, in place, by the statistics of groups."""
-    for row in range(len(rows)):
-        group = groups[np.searchsorted(offsets, first + row, "right") - 1]
-        for d in range(rows.shape[1]):
-            rows[row, d] = (rows[row, d] - mean[group, d]) * scale[group, d]
 
 
 def moments(inputs: Array) -> dict[str, Value]:
@@ -103,6 +66,6 @@ def statistics(shards: Iterable[Attributes]) -> dict[str, Value]:
     count, sums, products = (np.sum([np.asarray(shard[name]) for shard in found], axis=0) for name in MOMENTS)
     mean, colours = sums / count, np.ndim(products) == 2
     spread = products / count - (np.outer(mean, mean) if colours else mean * mean)
-    deviation = _deviation(mean, np.diag(spread) if colours else spread)
-    result = {"mean": mean.astype(np.float32), "standard_deviation": deviation.astype(np.float32)}
+    std = deviation(mean, np.diag(spread) if colours else spread)
+    result = {"mean": mean.astype(np.float32), "standard_deviation": std.astype(np.float32)}
     return result | ({"covariance": spread.astype(np.float32)} if colours else {})

@@ -56,6 +56,8 @@ class Rows:
 
         A piece is read when it is requested, and valid until the next one is.
         """
+        indices = indices.view()
+        indices.flags.writeable = False  # like an epoch's order: Numba would compile another type separately
         if self._held == self._rows:
             if len(self._places) < len(indices):
                 self._places = np.arange(len(indices))
@@ -63,6 +65,7 @@ class Rows:
             return
         order = np.argsort(indices, kind="stable")
         wanted = indices[order]
+        wanted.flags.writeable = False
         begin = int(np.searchsorted(wanted, self._held - context[1])) if self._held else 0
         if begin:
             yield 0, self._memory, wanted[:begin], order[:begin]

@@ -92,7 +92,7 @@ def test_images_are_normalised_per_channel(tmp_path: Path, dtype: str, memory_li
 
 def test_threads_gather_the_same_pixels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of two shards, with mirrored crops and shifted colours."""
-    monkeypatch.setattr("mpitrain.data.corpus.SHARE", 1000)
+    monkeypatch.setattr("mpitrain.data.images.SHARE", 1000)
     rng = np.random.default_rng(0)
     covariance = np.eye(3) * 100.0
     for shard in range(2):
