@@ -26,6 +26,7 @@ def by(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
     """What ranks choose, with these settings, where they take these seconds for a step of each way; what they say."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr(computing, "find_spec", lambda name: name)
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "0")  # PyTorch may be missing
     monkeypatch.setattr(computing, "available", lambda: False)
     monkeypatch.setattr(computing, "steps", lambda config, of, *rest: of)
 
