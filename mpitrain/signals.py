@@ -1,5 +1,6 @@
 """The signals that ask a program to end, and the exit statuses of trainings."""
 
+import atexit
 import os
 import signal
 import sys
@@ -97,3 +98,11 @@ class Stop:
         elif self.clock() - self.since > (ECHO_OF_INTERRUPT if number == signal.SIGINT else ECHO):
             signal.signal(number, signal.SIG_DFL)
             signal.raise_signal(number)
+
+
+@atexit.register
+def _rest() -> None:
+    """Ignore the signals while Python ends, which takes seconds, and in which it would restore the defaults."""
+    for number in NUMBERS:
+        if isinstance(getattr(signal.getsignal(number), "__self__", None), Stop):
+            signal.signal(number, signal.SIG_IGN)

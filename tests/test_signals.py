@@ -78,6 +78,17 @@ def test_one_rank_that_is_told_while_it_waits_ends_all(tmp_path: Path, name: str
     assert (found.name, torn) == (f"{told['samples']:012d}", [])
 
 
+def test_repetitions_of_a_signal_change_nothing_until_the_process_is_gone(tmp_path: Path) -> None:
+    """Python restores the default of each signal when it begins to end."""
+    words = ["-m", "mpitrain", "--set", "training.epochs=100000", "--set", "run.evaluate_every=0", "--out", "run"]
+    with subprocess.Popen([sys.executable, *words], cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+        await_file(tmp_path / "run" / "metrics.jsonl", process)
+        while process.poll() is None:
+            process.send_signal(signal.SIGUSR1)
+            time.sleep(0.02)
+    assert process.returncode == STOPPED
+
+
 def test_a_rank_without_work_waits_for_ever_and_passes_on_its_signal(tmp_path: Path) -> None:
     """`sgd` is for one rank."""
     (tmp_path / "waits").touch()  # rank 1 loads nothing
