@@ -109,6 +109,10 @@ class Launched:
         ULFM ends with it even if all ranks that trained have died."""
         return self.own or self._options.print_config or "end" in self._recorded()
 
+    def gone(self) -> bool:
+        """Whether the run folder was moved or deleted since this start has recorded something there."""
+        return bool(self._recorded()) and not self.folder.exists()
+
     def restart(self, status: int | None, lost: list[int], samples: int) -> None:
         """Say and record that the training starts again from a checkpoint of this many samples, and how many later
         samples are trained on a second time."""
@@ -158,6 +162,8 @@ def run(options: argparse.Namespace) -> int:
                 return STOPPED
             if status in (2, STOPPED):
                 return status
+            if work.gone():  # the ranks have said where their last checkpoint is
+                return 1
             if summary != before:  # a rank that was lost after that changes nothing, nor does what the launcher says
                 return STATUS.get(json.loads(summary).get("exit_reason"), 1)
             if status == 0 and work.ended():

@@ -105,6 +105,19 @@ def test_a_rank_that_is_lost_at_a_stop_does_not_keep_the_job_from_going_on(
     assert len(starts(f"trap '' USR1; {lines}kill -TERM $PPID; sleep 0.5; {end}", status=75)) == 1
 
 
+@pytest.mark.parametrize("there", [False, True])
+def test_a_run_whose_folder_was_moved_does_not_begin_anew_under_its_name(
+    starts: Callable[..., list[str]], there: bool
+) -> None:
+    """Its ranks end with a checkpoint where it is now. `there`: it is resumed, and has a summary."""
+    if there:
+        Path("run").mkdir()
+        Path("run/summary.json").write_text('{"exit_reason": "stopped"}')
+    moved = 'mkdir -p run; echo \'{"event": "start"}\' >> run/metrics.jsonl; sleep 2; mv run moved; exit 1'
+    assert len(starts(moved, "--continue", "run", status=1)) == 1
+    assert not Path("run").exists()
+
+
 def test_an_older_summary_says_nothing(starts: Callable[..., list[str]]) -> None:
     """That of a run which was stopped, and has been taken up again, does not keep a lost rank from being noticed."""
     Path("run").mkdir()
