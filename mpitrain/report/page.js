@@ -82,6 +82,8 @@
       this.whole.addEventListener("click", () => { this.zoom(null); this.frame.focus({ preventScroll: true }); });
       figure.querySelector(".save").addEventListener("click", () => save(this));
       this.frame.tabIndex = 0;
+      this.frame.setAttribute("role", "group");
+      this.frame.setAttribute("aria-label", `${this.plot.title}: arrow keys show values`);
       const place = (event) => event.clientX - this.frame.getBoundingClientRect().left;
       const acts = {
         pointermove: (event) => this.point(place(event)),

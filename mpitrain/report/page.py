@@ -82,7 +82,7 @@ def _figure(number: int, plot: Plot, runs: list[StoredRun]) -> Html:
         f'<button type="button" class="scale" aria-label="logarithmic scale: {title}" aria-pressed="false">log</button>'
         f'<button type="button" class="save" aria-label="save as SVG: {title}">save</button></div>'
         '<div class="drawing"></div>'
-        f"<details><summary>In figures</summary>{shown}</details></figure>"
+        f'<details><summary>In figures<span class="said">: {title}</span></summary>{shown}</details></figure>'
     )
 
 

@@ -172,6 +172,18 @@ def test_values_are_shown_under_the_pointer_and_by_keys(browser: Chromium, repor
 
 
 @needs_chromium
+def test_a_screen_reader_can_name_what_takes_the_focus(browser: Chromium, report: tuple[Path, dict[str, int]]) -> None:
+    """Each by a name of its own."""
+    browser.open(report[0], 1280)
+    nodes = browser.do("Accessibility.getFullAXTree")["nodes"]
+    seen = [node for node in nodes if not node["ignored"] and node["role"]["value"] != "RootWebArea"]
+    takes = ("focusable", "expanded")
+    names = [node["name"]["value"] for node in seen if any(each["name"] in takes for each in node["properties"])]
+    assert len(names) > 50 and "" not in names
+    assert sorted(names) == sorted(set(names))
+
+
+@needs_chromium
 def test_a_run_can_be_hidden(browser: Chromium, report: tuple[Path, dict[str, int]]) -> None:
     browser.open(report[0], 1280)
     count = "document.querySelectorAll('figure.plot')[0].querySelectorAll('.line').length"
@@ -179,6 +191,8 @@ def test_a_run_can_be_hidden(browser: Chromium, report: tuple[Path, dict[str, in
     browser.evaluate("document.querySelector('#legend button').click()")
     assert browser.evaluate(count) == 4
     assert browser.evaluate("document.querySelector('#legend button').getAttribute('aria-pressed')") == "false"
+    assert browser.evaluate("getComputedStyle(document.querySelector('#legend button')).opacity") == "1"  # can be read
+    assert browser.evaluate(FAINT) == []
     browser.evaluate("document.querySelector('#legend button').click()")
     assert browser.evaluate(count) == 5
 
