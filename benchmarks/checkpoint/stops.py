@@ -6,7 +6,7 @@
 Random frames; `zhang2013-dnn` at a part of its width; a checkpoint is due every six seconds. On each rank the time
 between the end of one minibatch's gradient and the beginning of the next one's is taken. Printed are the longest such
 gap within two seconds from the beginning of a checkpoint, and the longest within two seconds half-way between two, of
-both the median over all checkpoints but the first, for which memory is allocated.
+both the median over all checkpoints but the first, for which memory is allocated, and the one at the end.
 """
 
 import argparse

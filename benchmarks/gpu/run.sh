@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Everything that is measured on a GPU, in at most 12 minutes, without a download: tables on standard output, one JSON file.
 #
-#   benchmarks/gpu/run.sh [OUT.json [PART ...]]        in an environment with mpitrain[cuda13,mpich]; PyTorch is
-#                                                      compared if there. PART: kernels, steps-tf32, …; all by default
+#   benchmarks/gpu/run.sh [OUT.json [PART ...]]        in an environment with mpitrain[cuda13,cudnn13,mpich];
+#                                                      PyTorch is compared if there. PART: kernels, steps-tf32, …; all by default
 #   benchmarks/gpu/run.sh --try [OUT.json [PART ...]]  at sizes that show only that the scripts work
 #
 # Each part has a deadline, writes down each result at once, and goes on without the others; exit status 1 when one
