@@ -32,7 +32,9 @@ Hook = Callable[[type[BaseException], BaseException, TracebackType | None], obje
 PRINTING = 1.0  # seconds for a rank's last lines to be passed on, once the launcher's helper has read them
 LOADING = 60.0  # seconds that a running rank may take longer than others to load Python and MPI
 READING = 30.0  # seconds for the launcher's helper to read a rank's last lines
-SHARED = 5 << 20  # bytes of shared memory that MPICH 5, with UCX, takes for each rank of a node
+#: Bytes of shared memory that MPICH 5, with UCX, takes for each rank of a node, and without which, beside these, some
+#: starts of 2 to 13 ranks crashed.
+SHARED, BESIDE = 5 << 20, 14 << 20
 
 
 class Process(Runtime):
@@ -102,7 +104,7 @@ class Process(Runtime):
         ranks = os.environ.get("MPI_LOCALNRANKS", "")
         with suppress(OSError):
             memory = os.statvfs("/dev/shm")
-            whole, wanted = memory.f_blocks * memory.f_frsize, int(ranks if ranks.isdecimal() else 0) * SHARED
+            whole, wanted = memory.f_blocks * memory.f_frsize, int(ranks) * SHARED + BESIDE if ranks.isdecimal() else 0
             if whole >= wanted:
                 return
             if local_rank_of(os.environ, 0) == 0:

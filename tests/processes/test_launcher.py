@@ -48,15 +48,16 @@ def test_mpi_is_started_by_what_uses_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "rank", "size", "warned"),
-    [("16", "0", 64, True), ("16", "1", 64, False), ("16", "0", 2000, False), ("", "0", 0, False)],
+    ("ranks", "rank", "size", "wanted"),
+    [("16", "0", 64, "99"), ("11", "0", 64, "72"), ("10", "0", 64, ""), ("16", "1", 64, ""), ("", "0", 0, "")],
 )
 def test_little_shared_memory_is_said_before_mpi_starts(
-    ranks: str, rank: str, size: int, warned: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ranks: str, rank: str, size: int, wanted: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As of a container, where MPICH's ranks end with a bus error in MPI_Init."""
+    """As of a container, where MPICH's ranks end with a bus error in MPI_Init: of 64 MiB, 11 some of the time."""
     monkeypatch.setenv("MPI_LOCALNRANKS", ranks)
     monkeypatch.setenv("MPI_LOCALRANKID", rank)
     monkeypatch.setattr("os.statvfs", lambda path: SimpleNamespace(f_blocks=size, f_frsize=1 << 20))
     PROCESS.warn_of_little_memory()
-    assert ("warning: /dev/shm has 67 MB, MPI wants 84 MB" in capsys.readouterr().err) == warned
+    said = capsys.readouterr().err
+    assert f"warning: /dev/shm has 67 MB, MPI wants {wanted} MB" in said if wanted else not said
