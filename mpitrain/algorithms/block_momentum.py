@@ -69,7 +69,8 @@ class BlockMomentum(Algorithm, frozen=True, tag_field="name", tag="block-momentu
         if self.order != "together":
             self._check_free()
         elif self.speeds or self.weights != "equal":
-            raise BadInput(f"algorithm.{'speeds' if self.speeds else 'weights'}: belongs to order = 'free'")
+            key = "speeds" if self.speeds else "weights"
+            raise BadInput(f"algorithm.{key}: belongs to order = 'free' or 'round-robin'")
         if self.look_ahead != "none" and self.unit != "one":
             raise BadInput(f"algorithm.unit: can only be 'one' with look_ahead = {self.look_ahead!r}")
         if self.top_k and self.look_ahead == "start":

@@ -95,6 +95,9 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
             raise BadInput('algorithm.staleness = "dana": looks ahead by momentum; algorithm.momentum is 0')
         if self.staleness != "decay" and self.gradient_decay != 1.0:
             raise BadInput(f'algorithm.gradient_decay: belongs to staleness = "decay", here it is "{self.staleness}"')
+        if 0 < self.minibatches_most < self.minibatches:
+            less = f"{self.minibatches_most}: less than algorithm.minibatches = {self.minibatches}"
+            raise BadInput(f"algorithm.minibatches_most = {less}")
 
     def check_with(self, exchange: str, rate_per: str, settings: Sequence[Settings]) -> None:
         if self.staleness == "dana" and any(each.workers or each.momentum is not None for each in settings):
@@ -107,7 +110,7 @@ class Asgd(Served, frozen=True, tag_field="name", tag="asgd"):
         """The most minibatches between two exchanges; all workers alike."""
         if not self.until_free or self.order == "round-robin":
             return self.minibatches
-        return max(self.minibatches_most or 10 * self.minibatches, self.minibatches)
+        return self.minibatches_most or 10 * self.minibatches
 
     @property
     def computes_on(self) -> bool:

@@ -72,6 +72,7 @@ def test_entries_of_averages_refuse_what_needs_whole_vectors(override: str) -> N
         ("algorithm.optimizer.name=nesterov", ("algorithm.optimizer", "asgd", "allreduce", "easgd-sync")),
         ("stages=[{at = 1, worker = 2}]", ("stages[0].worker", "workers")),
         ("model.dropout=1.0", ("model.dropout",)),
+        ("algorithm={minibatches = 3, minibatches_most = 2}", ("algorithm.minibatches_most = 2", "minibatches = 3")),
     ],
 )
 def test_a_refusal_names_the_key(override: str, words: tuple[str, ...]) -> None:
