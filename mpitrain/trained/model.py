@@ -73,8 +73,9 @@ class TrainedModel:
         """Raise BadInput unless the network has one row of outputs for each sample, as `what` needs."""
         kind = self.origin.kind
         if kind not in ("frames", "images"):
-            why = "which have a row of outputs each" if kind == "tokens" else "which only their own code prepares"
-            raise BadInput(f"{what}: not of {kind}, {why}; mpitrain.load(RUN).module() has them")
+            own = "samples of data.import are prepared by their own code"
+            why = "tokens have a row of outputs each" if kind == "tokens" else own
+            raise BadInput(f"{what}: for frames and images; {why}: mpitrain.load(RUN).module() is the network")
 
     def moments(self, dtype: np.dtype | type = np.float32) -> tuple[Array, Array]:
         """Mean and scale [channels], of the corpus or of pixels; 0 and 1 for features that are normalised by speaker,

@@ -200,7 +200,7 @@ def test_a_run_folder_of_own_data(
     assert main(["report", "run", "--out", "page.html"]) == 0 and "Dev loss" in Path("page.html").read_text()
     assert main(["export", "run", "--format", "npz"]) == 0
     for command in (["predict", "run", "shards", "out.npz"], ["export", "run", "--format", "onnx"]):
-        assert main(command) == 2 and "not of samples, which only their own code prepares" in capsys.readouterr().err
+        assert main(command) == 2 and "samples of data.import are prepared by their own code" in capsys.readouterr().err
     shutil.copytree("run", "copy")
     copy = Path("copy/checkpoints/000000001000/data/import/data.py")
     copy.write_text(copy.read_text() + "\n# changed\n")

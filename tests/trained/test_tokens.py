@@ -109,6 +109,6 @@ def test_commands(
     assert main(["report", "run", "--out", "page.html"]) == 0 and "Test error" in Path("page.html").read_text()
     assert main(["export", "run", "--format", "npz"]) == 0
     for command in (["predict", "run", "shards", "out.npz"], ["export", "run", "--format", "onnx"]):
-        assert main(command) == 2 and "not of tokens, which have a row of outputs each" in capsys.readouterr().err
+        assert main(command) == 2 and "tokens have a row of outputs each" in capsys.readouterr().err
     assert simulated(3, *setting("model.import=net.py:pooled")).err.count("not [2, 16, 256] (classes)") == 1
     assert "model.output = 'logistic': not of tokens" in simulated(3, *setting("model.output=logistic")).err
