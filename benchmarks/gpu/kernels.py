@@ -35,12 +35,13 @@ Inputs = tuple[list[Any], dict[str, float]]
 
 @dataclass(frozen=True)
 class Case:
-    """A kernel, its arguments for about n elements, and the bytes it must move for them."""
+    """A kernel, its arguments for about n elements, and the bytes it must move for them. `how` is told in the table."""
 
     name: str
     make: Callable[[int], Inputs]
     traffic: Callable[[list[Any]], int]
     tolerance: float = 0.0
+    how: str = ""
 
 
 def normal(*shape: int) -> Array:
@@ -140,7 +141,7 @@ NORM = {"half": 2, "scale": 1e-4, "power": 0.75}
 CASES = [
     # Residual and gradient in, residual out; a word for each element sent.
     Case("accumulate", sparse, lambda a: int(4 * (3 + 0.0012) * a[0].size)),
-    Case("accumulate", levels, lambda a: int(4 * (3 + 0.0012 * 4) * a[0].size)),
+    Case("accumulate", levels, lambda a: int(4 * (3 + 0.0012 * 4) * a[0].size), how=", 4 bits"),
     Case("apply", words, lambda a: 4 * 4 * a[0].size),
     Case("checksum", lambda n: ([normal(n), zeros(1, dtype=np.uint64)], {}), lambda a: a[0].nbytes),
     rule("sgd", 2, 3, eta=0.01),
@@ -227,7 +228,7 @@ def measure(kernels: Kernels, case: Case, elements: int, repeats: int) -> dict[s
 
     took = seconds(cupy, restore, lambda: call(kernels, case.name, device, scalars), repeats)
     moved = case.traffic(given)
-    return {"kernel": case.name, "bytes": moved, "seconds": took, "gigabytes_per_second": moved / took / 1e9}
+    return {"kernel": case.name + case.how, "bytes": moved, "seconds": took, "gigabytes_per_second": moved / took / 1e9}
 
 
 def copy_speed(cupy: Any, elements: int, repeats: int) -> float:
