@@ -152,7 +152,7 @@ class Ranks:
             clock = self._saves.load(Path(path))
             self._flat.note()
             self._t, self._epochs, self._handed = clock.t, clock.epoch, clock.handed
-            self._record.samples = self._record.before = clock.samples
+            self._record.samples, self._record.before, self._record.own = clock.samples, clock.samples, 0
 
     @contextmanager
     def accumulate(self) -> Iterator[None]:
@@ -213,6 +213,7 @@ class Ranks:
         if self._current is not None:
             self._method.after(self._t)
             self._record.samples += self._current.together
+            self._record.own += self._current.samples
             self._current, self._t = None, self._t + 1
 
     # ---- the end
@@ -244,6 +245,7 @@ class Ranks:
         self._method.close()
         self._flat.average_statistics(self._transport)
         self._flat.share_buffers(self._transport)
+        self._record.add_up()
         reason = "finished" if self._flat.finite else "diverged"
         agreed(self._transport, lambda: self._record.end(self._flat.x, self._epochs, reason), "the summary")
         if not self._flat.finite:  # the same on all ranks

@@ -4,6 +4,8 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 
+import numpy as np
+
 from mpitrain import __version__
 from mpitrain.algorithms import name_of
 from mpitrain.api.folder import Reserved
@@ -25,13 +27,13 @@ OWN = {
 
 
 class RunRecord(ExitStack):
-    """Counts the samples of all ranks, `before` of which a `load` brought; rank 0 also writes the run folder. Raises
-    BadInput naming the folder."""
+    """Counts the samples of all ranks, as if they were where this rank is, `before` of which a `load` brought, and this
+    rank's `own` since; rank 0 also writes the run folder. Raises BadInput naming the folder."""
 
     def __init__(self, transport: Transport, config: Config, out: Path | None) -> None:
         super().__init__()
         self._transport, self._began = transport, time.monotonic()
-        self.samples = self.before = 0
+        self.samples = self.before = self.own = 0
         self._results: Record = {}
         self.algorithm = name_of(config.algorithm)
         self._told: Record = {"algorithm": self.algorithm, "ranks": transport.size, "workers": transport.size}
@@ -53,6 +55,12 @@ class RunRecord(ExitStack):
         if self.folder is not None:
             event = "train" if set(values) <= {"train_loss"} else "evaluate"
             self._metrics.write(event, step=step, **self._place(epoch), **values)
+
+    def add_up(self) -> None:
+        """Count what each rank has had, which may be another number of batches. Collective."""
+        own = np.array([float(self.own)])
+        self._transport.sum(own, "the ranks' samples")
+        self.samples = self.before + int(own[0])
 
     def end(self, x: Array, epoch: int, reason: str) -> None:
         """Record that the training has ended with the parameters `x`, and write its summary; `reason`: "finished", …"""

@@ -1,5 +1,6 @@
 """Wrong use of a loop of one's own on one of several ranks: a line or the user's own traceback, and no hang."""
 
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -106,6 +107,14 @@ def test_bad_input_that_a_program_catches_or_not(launch: Callable[..., Any]) -> 
         ended = launch(ranks, program=("-c", "\n".join(lines)), deadline=90)
         assert ended.status == 2 and ended.out.count("caught") == ranks, ended.err
         assert ended.err.startswith("mpitrain: model: weight has got other memory") and "Traceback" not in ended.err
+
+
+def test_samples_where_one_rank_leaves_early(launch: Callable[..., Any], tmp_path: Path) -> None:
+    """The summary counts each rank's own: rank 0's 13 batches of an epoch, half of the samples, and rank 1's five."""
+    ended = launch(2, "break", "easgd", program=(PROGRAM,), deadline=90)
+    assert "mpitrain: warning: the ranks took 26, 10 batches: one left the loop early" in ended.err
+    summary = next(tmp_path.glob("runs/*/summary.json")).read_text()
+    assert ended.status == 0 and json.loads(summary)["samples"] == 2 * (100 + 5 * 8), summary
 
 
 def test_steps_that_differ(launch: Callable[..., Any]) -> None:
