@@ -100,6 +100,11 @@ class FlatModule:
         return checksum(self.x.view(np.uint8).data)
 
     @property
+    def changes(self) -> int:
+        """How often PyTorch has changed the parameters in place."""
+        return sum(p._version for p in self.parameters)
+
+    @property
     def finite(self) -> bool:
         """Whether the parameters are finite."""
         with np.errstate(over="ignore", invalid="ignore"):

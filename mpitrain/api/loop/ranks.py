@@ -42,6 +42,7 @@ class Ranks:
         self.weight = 1
         self._t = self._epochs = 0  # batches that are done, epochs that have begun
         self._handed = 0  # batches handed out of this epoch; after `load`, of the epoch in which the save was made
+        self._changes = 0  # of the parameters when the last epoch ended
         self._share: object = None  # identifies the loop over the current epoch; None between epochs
         self._shows = False
         self._current: Dealt | None = None
@@ -115,6 +116,7 @@ class Ranks:
             if self._share is share:
                 self._share, self._handed = None, 0
                 self._batch.close()
+                self._changes = self._flat.changes
 
     @property
     def epoch(self) -> int:
@@ -239,6 +241,7 @@ class Ranks:
         return False
 
     def _finish(self) -> int:
+        self._say_if_changed()
         self._done()
         self._method.finish(self._t)
         np.copyto(self._flat.x, self._method.model())
@@ -251,6 +254,13 @@ class Ranks:
         if not self._flat.finite:  # the same on all ranks
             raise TrainingFailed(f"the parameters are not finite after {self._t} batches")
         return 0
+
+    def _say_if_changed(self) -> None:
+        """Say so if parameters were set after the last batch, where the algorithm keeps a model beside them."""
+        changed = self._changes not in (0, self._flat.changes)
+        if changed and self._method.apart and self._share is None and self.is_first:
+            line = "parameters were set after the last batch, as by load_state_dict, and the block ends with"
+            say(f"warning: {line} the algorithm's model all the same: set them after it")
 
     def _exit(self, code: object) -> None:
         """Let this rank end as its user wants, if all ranks exit; otherwise end the job, with the user's status."""

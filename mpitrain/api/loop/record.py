@@ -35,6 +35,7 @@ class RunRecord(ExitStack):
         self._transport, self._began = transport, time.monotonic()
         self.samples = self.before = self.own = 0
         self._results: Record = {}
+        self._summary: Record = {}  # once the block has ended
         self.algorithm = name_of(config.algorithm)
         self._told: Record = {"algorithm": self.algorithm, "ranks": transport.size, "workers": transport.size}
         self.folder: Path | None = None
@@ -55,6 +56,8 @@ class RunRecord(ExitStack):
         if self.folder is not None:
             event = "train" if set(values) <= {"train_loss"} else "evaluate"
             self._metrics.write(event, step=step, **self._place(epoch), **values)
+            if self._summary:
+                self._summarise(self.folder, values)
 
     def add_up(self) -> None:
         """Count what each rank has had, which may be another number of batches. Collective."""
@@ -77,8 +80,12 @@ class RunRecord(ExitStack):
                 "parameters_sha256": parameters_sha256(x),
                 "exit_reason": reason,
             }
-            write_whole(self.folder / "summary.json", summary_text(told))
+            self._summarise(self.folder, told)
             self._metrics.write("end", **told)
+
+    def _summarise(self, folder: Path, told: Record) -> None:
+        self._summary |= told
+        write_whole(folder / "summary.json", summary_text(self._summary))
 
     def _place(self, epoch: int | None = None) -> Record:
         seconds = time.monotonic() - self._began

@@ -290,6 +290,29 @@ def test_parameters_that_are_loaded_within_the_block(algorithm: str) -> None:
         next(ranks.share([torch.ones(1, 2)]))
 
 
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize("loaded", [False, True])
+def test_parameters_that_are_loaded_after_the_last_batch(
+    algorithm: str, loaded: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As the best ones: the block ends without them, which is said, where the algorithm has a model of its own."""
+    model, other = nn.Linear(2, 1), nn.Linear(2, 1)
+    optimizer = sgd(model)
+    with mpitrain.distribute(model, optimizer, algorithm) as ranks:
+        for x in ranks.share([torch.ones(1, 2)] * 12):
+            model(x).sum().backward()
+            optimizer.step()
+            with ranks.model():
+                pass
+        with ranks.model():
+            pass
+        if loaded:
+            model.load_state_dict(other.state_dict())
+    line = "warning: parameters were set after the last batch, as by load_state_dict, and the block ends with"
+    assert (line in capsys.readouterr().err) is (loaded and algorithm != "allreduce")
+    assert torch.equal(model.weight, other.weight) is (loaded and algorithm == "allreduce")
+
+
 def test_steps_of_the_model_that_is_evaluated() -> None:
     """Would be undone without a word."""
     model = nn.Linear(2, 1)
@@ -449,6 +472,9 @@ def test_its_run_folder_is_one_of_the_report(capsys: pytest.CaptureFixture[str])
     assert json.loads(Path("mine/summary.json").read_text())["exit_reason"] == "finished"
     assert main(["report", "mine", "--out", "page.html"]) == 0, capsys.readouterr().err
     assert "25" in Path("page.html").read_text()
+    ranks.log(test_error=0.125)  # of the model that the block has ended with
+    summary = json.loads(Path("mine/summary.json").read_text())
+    assert (summary["test_error"], summary["samples"], summary["exit_reason"]) == (0.125, 40, "finished")
 
 
 def test_names_of_the_records_own() -> None:
