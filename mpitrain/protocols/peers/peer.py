@@ -161,7 +161,8 @@ class Peer(Trainer):
         self._give_newest()
 
     def _give_newest(self) -> None:
-        self.session.figures.give("threshold", self.compressor.threshold)
+        if not self.options.top_k:
+            self.session.figures.give("threshold", self.compressor.threshold)
         self.session.figures.give("residual_norm", self._norm or 0.0, int(self._norm is not None))
 
     def report(self) -> PeerReport:

@@ -166,8 +166,10 @@ def test_blocks_of_a_vector_are_updated_as_the_whole(session_of, monkeypatch, tu
 
 
 def test_the_largest_of_a_chunk(session_of) -> None:
-    """One of the five elements a turn, unquantised: what is sent and what remains is everything."""
+    """One of the five elements a turn, unquantised: what is sent and what remains is everything. No figure says that
+    there is a threshold."""
     session = trained(session_of, *STEPS, "algorithm.top_k=1", "algorithm.chunk=5", "algorithm.bits=32")
+    assert session.counters.summary()["residual_norm"] > 0 and "threshold" not in session.counters.summary()
     weights, residual, eta = np.ones(5), np.zeros(5), 0.0625 / 4
     for target in targets_of(session):
         residual += 4 * (weights - target)
