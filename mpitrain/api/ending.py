@@ -62,7 +62,7 @@ def doubts(session: Session, monitor: MasterMonitor) -> list[str]:
     least, last = _of_start(session.state.losses, session.network.classes), monitor.last_loss
     found = []
     if last is not None and 0 < least < last:
-        found.append(f"the last epoch's loss is {last:.3g}, above the first minibatch's {least:.3g}")
+        found.append(f"the last epoch's loss is {last:.5g}, above the first minibatch's {least:.5g}")
     for key, value in monitor.results.items():
         if key in ("dev_loss", "test_loss") and isinstance(value, float) and not isfinite(value):
             found.append(f"the {key.replace('_', ' ')} is not finite")
