@@ -46,12 +46,12 @@ def _divergence(last: float | None, losses: Losses, classes: int) -> str:
     least, highest = _of_start(losses, classes), losses.highest
     for epoch, loss in (("the last epoch's loss is", last), ("an epoch's loss was", highest)):
         if least > 0 and loss is not None and loss > DIVERGED * least:
-            return f"{epoch} {loss:.3g}, the first minibatch's was {least:.3g}"
+            return f"{epoch} {loss:.3g}, at the start it was {least:.3g}"
     return ""
 
 
 def _of_start(losses: Losses, classes: int) -> float:
-    """The loss of the first minibatch, or the loss of guessing if that is larger and there are `classes`."""
+    """The loss of the first samples, or the loss of guessing if that is larger and there are `classes`."""
     first = losses.first
     return max(first if first is not None and isfinite(first) else 0.0, log(max(classes, 1)))
 
@@ -62,7 +62,7 @@ def doubts(session: Session, monitor: MasterMonitor) -> list[str]:
     least, last = _of_start(session.state.losses, session.network.classes), monitor.last_loss
     found = []
     if last is not None and 0 < least < last:
-        found.append(f"the last epoch's loss is {last:.5g}, above the first minibatch's {least:.5g}")
+        found.append(f"the last epoch's loss is {last:.5g}, above {least:.5g}, that of the start")
     for key, value in monitor.results.items():
         if key in ("dev_loss", "test_loss") and isinstance(value, float) and not isfinite(value):
             found.append(f"the {key.replace('_', ' ')} is not finite")

@@ -2,6 +2,7 @@
 
 from collections import deque
 
+START = 32  # samples whose mean loss is that of the start: a single one may be fitted by chance
 CHUNKS = 256  # the least number of chunks of an epoch, unless it has fewer minibatches
 
 
@@ -17,15 +18,15 @@ class Losses:
         self._chunks: deque[tuple[int, float]] = deque()  # samples, and their summed loss
         self._held = 0  # samples in the chunks
         self._counted = 0  # samples since the training began
-        self.first: float | None = None  # the mean of the samples that were counted first
+        self.first: float | None = None  # the mean of the START samples that were counted first, or of more
         self.highest: float | None = None  # the highest mean of an epoch
 
     def add(self, count: int, loss: float) -> None:
         """Add `count` more samples, whose summed loss is `loss`."""
         if not count:
             return
-        if self.first is None:
-            self.first = loss / count
+        if self._counted < START:
+            self.first = ((self.first or 0.0) * self._counted + loss) / (self._counted + count)
         if self._counted % self._epoch and self._chunks and self._chunks[-1][0] + count <= self._epoch / CHUNKS:
             before, so_far = self._chunks.pop()
             self._chunks.append((before + count, so_far + loss))

@@ -240,6 +240,16 @@ def test_a_long_epoch_s_losses_are_kept_in_few_numbers() -> None:
     assert losses.mean(1000) == pytest.approx(epoch[-1000:].mean(), rel=1e-2)
 
 
+@pytest.mark.parametrize(("minibatch", "first"), [(1, 0.5), (8, 0.5), (32, 0.5), (100, 0.84)])
+def test_the_loss_of_the_start_is_that_of_more_than_a_sample(minibatch: int, first: float) -> None:
+    """Of 32, half of which are fitted by chance; of a larger minibatch as a whole."""
+    losses = Losses(1000)
+    each = [0.0, 1.0] * 16 + [1.0] * 168
+    for k in range(0, 200, minibatch):
+        losses.add(len(each[k : k + minibatch]), sum(each[k : k + minibatch]))
+    assert losses.first == pytest.approx(first)
+
+
 def test_an_evaluation_is_of_the_moment_when_it_began(run: Run) -> None:
     """Its parameters are copied then; what it takes itself is no training."""
     run.counters.trained(10, 1.0)
