@@ -160,16 +160,9 @@ def run(options: argparse.Namespace) -> int:
             if status == 2 and ranks < options.ranks:  # such as too few for a stage
                 say(f"it does not train on {some(ranks, 'rank')}")
                 return STOPPED
-            if status in (2, STOPPED):
-                return status
-            if work.gone():  # the ranks have said where their last checkpoint is
-                return 1
-            if summary != before:  # a rank that was lost after that changes nothing, nor does what the launcher says
-                return STATUS.get(json.loads(summary).get("exit_reason"), 1)
-            if status == 0 and work.ended():
-                return 0
-            if relay.asked:  # a rank was lost, too, or the signal ended a program of the user's own
-                return STOPPED
+            over = _over(work, relay, status, "" if summary == before else summary)
+            if over is not None:
+                return over
             in_vain = in_vain + 1 if samples <= trained else 0
             if in_vain == TRIES:
                 why = f"the last one ended with {status}; see what they said"
@@ -177,6 +170,20 @@ def run(options: argparse.Namespace) -> int:
                 return 1
             work.restart(status, lost, samples)
             relay.pause(PAUSE * 5**in_vain)
+
+
+def _over(work: Launched, relay: Relay, status: int | None, summary: str) -> int | None:
+    """The status to end with after a start that ended with this one and has written this summary, or none: ""; None if
+    a rank was lost."""
+    if status in (2, STOPPED):
+        return status
+    if work.gone():  # the ranks have said where their last checkpoint is
+        return 1
+    if summary:  # a rank that was lost after that changes nothing, nor does what the launcher says
+        return STATUS.get(json.loads(summary).get("exit_reason"), 1)
+    if status == 0 and work.ended():
+        return 0
+    return STOPPED if relay.asked else None  # a rank was lost, too, or the signal ended a program of the user's own
 
 
 def _nodes(options: argparse.Namespace) -> Nodes:
