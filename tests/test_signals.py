@@ -81,11 +81,14 @@ def test_one_rank_that_is_told_while_it_waits_ends_all(tmp_path: Path, name: str
 def test_repetitions_of_a_signal_change_nothing_until_the_process_is_gone(tmp_path: Path) -> None:
     """Python restores the default of each signal when it begins to end."""
     words = ["-m", "mpitrain", "--set", "training.epochs=100000", "--set", "run.evaluate_every=0", "--out", "run"]
-    with subprocess.Popen([sys.executable, *words], cwd=tmp_path, stdout=subprocess.DEVNULL) as process:
+    kept = {"cwd": tmp_path, "stdout": subprocess.DEVNULL, "start_new_session": True}
+    with subprocess.Popen([sys.executable, *words], **kept) as process:
         await_file(tmp_path / "run" / "metrics.jsonl", process)
-        while process.poll() is None:
+        end = time.monotonic() + 60
+        while process.poll() is None and time.monotonic() < end:
             process.send_signal(signal.SIGUSR1)
             time.sleep(0.02)
+        process.kill()  # if it has not ended
     assert process.returncode == STOPPED
 
 

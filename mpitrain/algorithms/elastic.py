@@ -126,8 +126,8 @@ class _InStep(AttractingCentre, frozen=True):
     protocol = "model-averaging"
     in_teams = False
     workers_change = False
-    order: Literal["free"] = "free"  # no other one: nobody takes turns
-    centre: Literal["whole"] = "whole"  # no other one: every rank has x̃
+    order: Literal["free"] = "free"  # all take every step together: there are no turns
+    centre: Literal["whole"] = "whole"  # every rank has all of x̃
 
     def averaging(self, x: Array, vectors: Buffers, ranks: int, fast: Fast) -> "ElasticRule":
         return ElasticRule(x, self.optimizer(fast), self.moving_rate, self.tau)

@@ -71,7 +71,7 @@ class Corpus:
             own = {name: value for name, value in first.attributes.items() if name not in NORMALISING}
             self.attributes = {**own, **statistics}
         around = (context[0], context[-1]) if context else (0, 0)
-        reading = Reading(part, around, np.dtype(dtype), augmentation, normalise, window, threads)
+        reading = Reading(part, around, np.dtype(dtype), augmentation or Augmentation(), normalise, window, threads)
         self._inputs = INPUT_KINDS[self.kind](files, self.attributes, reading)
         self.form, self.utterances = self._inputs.form, self._inputs.utterances
         self.shape = self.form.shape  #: that of an input

@@ -25,7 +25,7 @@ class Frames(InputKind):
     utterances: Array
 
     def __init__(self, files: list[ShardFile], attributes: Attributes, reading: Reading) -> None:
-        reading.refuse_augmentation(files[0])
+        reading.augmentation.refuse(files[0].kind)
         reading.refuse_window(files[0])
         how = reading.normalise
         if how in ("mean", "unit"):

@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numba import njit
 
-from mpitrain.data.augmentation import Augmentation, Views, colour_axes
+from mpitrain.data.augmentation import Views, colour_axes
 from mpitrain.data.kinds import InputKind, Reading
 from mpitrain.data.normalising import of_pixels
 from mpitrain.data.reader import ShardFile
@@ -23,7 +23,8 @@ class Images(InputKind):
     """Images [h, w, c]. Mean and 1 ÷ standard deviation are those of channels."""
 
     def __init__(self, files: list[ShardFile], attributes: Attributes, reading: Reading) -> None:
-        first, augmentation, dtype = files[0], reading.augmentation or Augmentation(), reading.dtype
+        first, augmentation, dtype = files[0], reading.augmentation, reading.dtype
+        reading.refuse_window(first)
         if any(reading.context):
             raise BadInput(f"data.context = {list(reading.context)}: images have no neighbouring frames")
         height, width, channels = first.inputs[1:]
@@ -38,7 +39,6 @@ class Images(InputKind):
         room = height - self.form.shape[0], width - self.form.shape[1]
         self._views = Views(augmentation, room, channels, axes, dtype)
         self._threads, self._pool = reading.threads, ThreadPoolExecutor(reading.threads, "pixels")
-        reading.refuse_window(first)
 
     def gather(self, rows: Rows, indices: Array, out: Batch, place: Place) -> None:
         views = self._views.at(place, len(indices))

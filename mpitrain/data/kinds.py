@@ -21,7 +21,7 @@ class Reading:
     part: str
     context: tuple[int, int]
     dtype: np.dtype
-    augmentation: Augmentation | None
+    augmentation: Augmentation
     normalise: str
     window: int
     threads: int
@@ -30,11 +30,6 @@ class Reading:
         """Raise BadInput if windows are wanted, of a kind that has no tokens."""
         if self.window:
             raise BadInput(f"data.window = {self.window}: for tokens; {file.path.parent} holds {file.kind}")
-
-    def refuse_augmentation(self, file: ShardFile) -> None:
-        """Raise BadInput if an augmentation is wanted, of a kind that has no images."""
-        if self.augmentation is not None:
-            self.augmentation.refuse(file.kind)
 
 
 class InputKind:

@@ -15,7 +15,7 @@ class Tokens(InputKind):
     """Windows of tokens [window], whose targets are the tokens that follow."""
 
     def __init__(self, files: list[ShardFile], attributes: Attributes, reading: Reading) -> None:
-        reading.refuse_augmentation(files[0])
+        reading.augmentation.refuse(files[0].kind)
         tokens, path, window = sum(file.inputs[0] for file in files), files[0].path.parent, reading.window
         if any(reading.context):
             context = list(reading.context)

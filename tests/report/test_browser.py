@@ -173,7 +173,7 @@ def test_values_are_shown_under_the_pointer_and_by_keys(browser: Chromium, repor
 
 @needs_chromium
 def test_a_screen_reader_can_name_what_takes_the_focus(browser: Chromium, report: tuple[Path, dict[str, int]]) -> None:
-    """Each by a name of its own."""
+    """No two elements have the same name, and none has no name."""
     browser.open(report[0], 1280)
     nodes = browser.do("Accessibility.getFullAXTree")["nodes"]
     seen = [node for node in nodes if not node["ignored"] and node["role"]["value"] != "RootWebArea"]

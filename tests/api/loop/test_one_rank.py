@@ -295,7 +295,7 @@ def test_parameters_that_are_loaded_within_the_block(algorithm: str) -> None:
 def test_parameters_that_are_loaded_after_the_last_batch(
     algorithm: str, loaded: bool, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As the best ones: the block ends without them, which is said, where the algorithm has a model of its own."""
+    """Such as the best ones. All algorithms but allreduce end the block with a model of their own, and warn of it."""
     model, other = nn.Linear(2, 1), nn.Linear(2, 1)
     optimizer = sgd(model)
     with mpitrain.distribute(model, optimizer, algorithm) as ranks:
