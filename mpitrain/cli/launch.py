@@ -33,7 +33,7 @@ from mpitrain.monitoring.restarts import restarted
 from mpitrain.signals import STATUS, STOPPED
 
 TRIES = 3  # starts in a row that leave no new checkpoint, after which no more follow
-PAUSE = 1.0  # seconds for the processes of a start to end before the next; five times as long after each one in vain
+PAUSE = 2.0  # seconds for the ranks of a start to end after their launcher; five times as long after each one in vain
 #: Unblocks SIGTERM, which `start` has blocked, and runs the user's program, which may end its own processes by it.
 UNBLOCKED = (
     "import os, signal, sys; signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM}); "
@@ -156,20 +156,22 @@ def run(options: argparse.Namespace) -> int:
             process = start([*OVERLAPPING, *words] if chosen else words, errors=subprocess.PIPE)
             heard = Heard(process)
             status = relay.wait(process, over=work.failed)
-            (summary, samples), lost = work.left(), heard.lost("--het-group" in launch)
+            (summary, _), lost = work.left(), heard.lost("--het-group" in launch)
             if status == 2 and ranks < options.ranks:  # such as too few for a stage
                 say(f"it does not train on {some(ranks, 'rank')}")
                 return STOPPED
             over = _over(work, relay, status, "" if summary == before else summary)
             if over is not None:
                 return over
+            relay.pause(PAUSE)  # ranks of nodes that are left may write a checkpoint now
+            _, samples = work.left()
             in_vain = in_vain + 1 if samples <= trained else 0
             if in_vain == TRIES:
                 why = f"the last one ended with {status}; see what they said"
                 say(f"{TRIES} starts in a row left no new checkpoint; {why}")
                 return 1
             work.restart(status, lost, samples)
-            relay.pause(PAUSE * 5**in_vain)
+            relay.pause(PAUSE * (5**in_vain - 1))
 
 
 def _over(work: Launched, relay: Relay, status: int | None, summary: str) -> int | None:

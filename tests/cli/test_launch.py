@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from mpitrain.__main__ import main
-from mpitrain.api.launching import nodes_of, on_nodes
+from mpitrain.api.launching import Relay, nodes_of, on_nodes
+from mpitrain.checkpoint.files import STATE, write_manifest
 from mpitrain.cli.launch import UNBLOCKED
 
 #: A launcher that notes each start, and then does what a test wants: $1 is the number of ranks. `finish` is the end of
@@ -181,6 +182,22 @@ def test_the_samples_of_an_evaluation_count_as_trained(starts: Callable[..., lis
     lines = "\n".join(f'{{"event": "{event}", "samples": {samples}}}' for event, samples in events)
     starts(f"[ -e run ] && finish; mkdir run; echo '{lines}' > run/metrics.jsonl; exit 9", status=0)
     assert [record["repeated"] for record in records("restart")] == [700]
+
+
+def test_a_checkpoint_that_ranks_write_after_their_launcher_has_ended_is_what_the_next_start_resumes_from(
+    starts: Callable[..., list[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Open MPI's launcher ends at once where a node is lost, before the ranks of the others."""
+    checkpoint = Path("run/checkpoints/000000000700")
+
+    def write(relay: Relay, seconds: float) -> None:
+        checkpoint.mkdir(parents=True, exist_ok=True)
+        (checkpoint / STATE).touch()
+        write_manifest(checkpoint)
+
+    monkeypatch.setattr("mpitrain.cli.launch.Relay.pause", write)
+    starts("[ -e run ] && finish; exit 9", status=0)
+    assert [record["samples"] for record in records("restart")] == [700]
 
 
 SILENT = """
