@@ -9,7 +9,7 @@ import numpy as np
 from mpitrain.data.sampler import chunked_indices, epoch_indices, independent_indices
 from mpitrain.data.sharing import ALONE, Orders, Sharing
 from mpitrain.device.cpu import CPU, Cpu
-from mpitrain.flat import Array, block_of, block_slices, share
+from mpitrain.flat import Array, block_of, block_pairs, block_slices, share
 from mpitrain.models.model import Consumer, Draws, Model, Ready
 from mpitrain.monitoring.counters import RankFigures
 from mpitrain.sampling.batch import Batch
@@ -73,6 +73,18 @@ def scaled(out: Array, scale: float, then: Ready | None, add: Array | None = Non
             then(part)
 
     return ready
+
+
+def added(total: Array, scale: float) -> Callable[[slice, Array], None]:
+    """A function that scales the parts of a gradient, and adds them to `total`."""
+
+    def use(part: slice, gradient: Array) -> None:
+        for b, g in block_pairs(part, gradient):
+            own = total[b]
+            np.multiply(g, scale, out=g)
+            np.add(own, g, out=own)
+
+    return use
 
 
 class Clipped:
@@ -191,12 +203,10 @@ class Learner:
             piece = share(count, number, parts)
             weight = (piece.stop - piece.start) / count
             last = number == parts - 1
-            ready = scaled(out, weight, on_ready if last else None, add=self._sum)
+            ready = scaled(out, weight, on_ready, self._sum) if last else Consumer(out, added(self._sum, weight))
             part = Batch(batch.inputs[piece], batch.targets[piece])
             draws = self._draws(first, (place[0] + piece.start, place[1]))
             loss += weight * float(self.network.loss_and_gradient(theta, out, part, draws, ready))
-            if not last:
-                np.copyto(self._sum, out)
         return loss
 
     def _draws(self, first: Work, share: tuple[int, int] | None) -> Draws | None:
