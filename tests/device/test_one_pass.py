@@ -3,15 +3,18 @@
 import numpy as np
 import pytest
 
-from mpitrain.algorithms.optimizers import sgd
+from mpitrain.algorithms.optimizers import adamw, sgd
 from mpitrain.device.cpu import CPU
 
 ODD = [0.0, -0.0, 1e-38, -1e-40, 3e-45, np.inf, -np.inf, np.nan, 1e30]
+ADAM = {"eta": 0.002, "t": 3, "beta1": 0.9, "beta2": 0.999, "epsilon": 1e-8}
 CASES = [
     (sgd.sgd, 2, {"eta": 0.013}),
     (sgd.classical, 3, {"eta": 0.013, "mu": 0.9}),
     (sgd.classical, 3, {"eta": 0.013, "mu": 0.0}),
     (sgd.look_ahead, 3, {"mu": 0.9}),
+    (adamw.adamw, 4, {**ADAM, "decay": 0.01}),
+    (adamw.adamw, 4, {**ADAM, "decay": 0.0}),
 ]
 
 
