@@ -64,6 +64,8 @@ class Model(Protocol):
     holds_buffers: bool = False
     #: Whether it has statistics.
     measures: bool = False
+    #: Whether a gradient may draw from its `draws`.
+    drawing: bool = True
 
     def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:
         """The initial flat vector, in host memory. It depends on nothing but `seed` and the model."""
@@ -112,6 +114,8 @@ class Model(Protocol):
 class PhantomModel(Model):
     """Computes no gradient, but reports the same parts as final, in the same order, as the model `of`, whose gradient
     of one sample of `form` shows them. The loss is 0."""
+
+    drawing = False
 
     def __init__(self, of: Model, form: SampleForm, dtype: DTypeLike) -> None:
         self.layout, self.input_shape, self.classes, self.name = of.layout, of.input_shape, of.classes, of.name

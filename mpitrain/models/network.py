@@ -52,6 +52,7 @@ class Network(Model):
         self.slices = pieces_of([sum(p.size for p in layer.parameters) for layer in self.layers])
         self.classes = self.layers[-1].output_shape[0]
         self.multiply_adds = sum(layer.operations for layer in self.layers)
+        self.drawing = any(isinstance(layer, Dropout) and layer.rate for layer in self.layers)
         self.split = next(i for i, layer in enumerate(self.layers) if isinstance(layer, FullyConnected))
         self._first = next(i for i, layer in enumerate(self.layers) if layer.parameters)
         self._views: dict[str, tuple[Array, Views]] = {}

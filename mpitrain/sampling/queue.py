@@ -48,7 +48,7 @@ class Work:
     def share(self, part: int, parts: int) -> "Work":
         """One of `parts` shares whose sizes differ by at most one."""
         own = share(self.count, part, parts)
-        return replace(self, start=self.start + own.start, count=own.stop - own.start)
+        return Work(self.epoch, self.start + own.start, own.stop - own.start, self.minibatch)
 
 
 def joined(works: Iterable[Work]) -> list[Work]:

@@ -211,7 +211,9 @@ class Learner:
 
     def _draws(self, first: Work, share: tuple[int, int] | None) -> Draws | None:
         """What dropout draws from for a `share` of the minibatch `first`."""
-        return None if self.device.phantom else Draws(stream(self.seed, "dropout", first.epoch, first.start), share)
+        if not self.network.drawing:
+            return None
+        return Draws(stream(self.seed, "dropout", first.epoch, first.start), share)
 
     def expect(self, works: Iterable[Work]) -> None:
         """Announce the next minibatches, in order, in place of those announced before that are not being read yet."""

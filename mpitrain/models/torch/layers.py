@@ -29,7 +29,7 @@ class TorchNetwork(TorchModel):
             bf16=bf16,
             place=place,
         )
-        self._network, self.layout = network, network.layout
+        self._network, self.layout, self.drawing = network, network.layout, network.drawing
 
     def initial(self, seed: int, dtype: DTypeLike = np.float32) -> Array:
         """The initial flat vector of the network, bit for bit."""
