@@ -6,6 +6,7 @@ neighbours in the flat vector, and a chunk cut short at the end of a tensor send
 """
 
 from collections.abc import Sequence
+from math import isfinite
 
 import numpy as np
 
@@ -14,7 +15,7 @@ from mpitrain.compression.message import NO_STARTS
 from mpitrain.compression.residual import NO_LEVELS, SIGN, Entries
 from mpitrain.compression.thresholds import COUNT_MAX, UNQUANTISED, greatest_level, unit_quantum
 from mpitrain.errors import TrainingFailed
-from mpitrain.flat import Array, fill, on_host
+from mpitrain.flat import BLOCK, Array, block_pairs, block_slices, fill, on_host, scratch_for
 
 #: The range of sizes that a tensor's levels divide, in root mean squares of its elements sent.
 RANGE = 3.0
@@ -33,20 +34,25 @@ class LargestOfChunks(Compressor):
         starts = NO_STARTS if bits == UNQUANTISED else np.array([tensor.start for tensor in tensors])
         super().__init__(residual, bits, codec, starts)
         self._tensors, self._top_k, self._chunk = tensors, min(top_k, chunk), chunk
+        self._scratch = scratch_for(residual)
 
     def begin(self, scale: float, rate: float, emit: bool) -> None:
         self._scale, self._emits = scale, emit
         self.threshold = unit_quantum(rate)
 
     def end(self, values: Array) -> Entries:
-        np.add(self.residual, np.multiply(values, self._scale, dtype=self.residual.dtype), out=self.residual)
-        residual = on_host(self.residual)
-        sizes = np.abs(residual)
-        if not np.isfinite(sizes.sum()):
+        total = 0.0
+        for b, value in block_pairs(slice(0, values.size), values):
+            part, scratch = self.residual[b], self._scratch[: len(value)]
+            np.multiply(value, self._scale, out=scratch)
+            np.add(part, scratch, out=part)
+            total += float(np.abs(part, out=scratch).sum())
+        if not isfinite(total):
             raise TrainingFailed("an element of the residual is not finite: training has diverged")
-        chosen = self._largest(sizes) if self._emits else np.empty(0, np.int64)
+        residual = on_host(self.residual)
+        chosen = self._largest(residual) if self._emits else np.empty(0, np.int64)
         signs = np.where(residual[chosen] < 0, SIGN, np.uint32(0))
-        entries = self._quantised(chosen.astype(np.uint32) | signs, chosen, sizes[chosen].astype(np.float64))
+        entries = self._quantised(chosen.astype(np.uint32) | signs, chosen, np.abs(residual[chosen]).astype(np.float64))
         residual[chosen] -= self.amounts(entries).astype(residual.dtype)
         if residual is not self.residual:
             fill(self.residual, residual)
@@ -72,24 +78,29 @@ class LargestOfChunks(Compressor):
         tables = _whole(means / self.threshold)
         return Entries(words, tables[places], codes, tables)
 
-    def _largest(self, sizes: Array) -> Array:
+    def _largest(self, residual: Array) -> Array:
         """The indices of the elements to send, ascending, without those nearer to zero than to one unit."""
-        found = []
+        found, least = [], self.threshold / 2
         for tensor in self._tensors:
             rest = tensor.stop - (tensor.stop - tensor.start) % self._chunk
-            rows = sizes[tensor.start : rest].reshape(-1, self._chunk)
-            starts = np.arange(tensor.start, rest, self._chunk)
-            found.append((_most(rows, self._top_k) + starts[:, None]).ravel())
+            for b in block_slices(slice(tensor.start, rest), max(BLOCK // self._chunk, 1) * self._chunk):
+                found.append(_most(residual[b].reshape(-1, self._chunk), self._top_k, least) + b.start)
             if rest < tensor.stop:
                 share = max(round(self._top_k * (tensor.stop - rest) / self._chunk), 1)
-                found.append(_most(sizes[rest : tensor.stop], share) + rest)
-        places = np.sort(np.concatenate(found))
-        return places[sizes[places] > self.threshold / 2]
+                found.append(_most(residual[None, rest : tensor.stop], share, least) + rest)
+        return np.concatenate(found)
 
 
-def _most(rows: Array, count: int) -> Array:
-    """The columns of the `count` largest elements of each row."""
-    return np.argpartition(rows, -count, axis=-1)[..., -count:]
+def _most(values: Array, count: int, least: float) -> Array:
+    """The places, ascending, of the `count` largest elements of each row whose sizes are above `least`."""
+    rows = np.abs(values)
+    bounds = np.partition(rows, -count)[:, -count, None]
+    chosen = (rows >= bounds) & (rows > least)
+    if np.count_nonzero(chosen, axis=1).max() > count:  # some are equal: which of them, is slower to say
+        chosen[:] = False
+        np.put_along_axis(chosen, np.argpartition(rows, -count)[:, -count:], True, 1)
+        chosen &= rows > least
+    return np.flatnonzero(chosen)
 
 
 def _whole(levels: Array) -> Array:

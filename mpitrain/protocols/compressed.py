@@ -63,9 +63,9 @@ class CompressedCentre:
             total[entries.words & INDEX] += np.where(entries.words & SIGN, -levels, levels)
             unit = header.threshold
         # The ranks' mean is Θ − mean(s).
-        mean = device.to_device((total * (unit / self._ranks)).astype(theta.dtype))
         for b in block_slices(slice(0, theta.size), block_of(theta)):
-            np.subtract(theta[b], mean[b], out=x[b])
+            mean = device.to_device((total[b] * (unit / self._ranks)).astype(theta.dtype))
+            np.subtract(theta[b], mean, out=x[b])
             self._rule.take(b, {name: vector[b] for name, vector in self._vectors.items()}, 1)
 
     def _exchange(self, message: Array) -> list[Array]:
