@@ -280,6 +280,8 @@ class Counting:
 class Bowl:
     """A "network" of the loss ½‖θ − mean input/100‖², so that a gradient tells which samples it came from."""
 
+    drawing = False
+
     def __init__(self, size: int = 5) -> None:
         self.layout = Layout([Parameter("x", (size,), ("constant", 1.0))])
         self.input_shape, self.classes, self.split = (1,), 2, 0

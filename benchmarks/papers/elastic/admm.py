@@ -43,6 +43,8 @@ class Nothing:
 class Parabola:
     """F(x) = x²/2."""
 
+    drawing = False
+
     layout = Layout([Parameter("x", (1,), ("constant", START))])
     input_shape, classes = (1,), 2
 

@@ -25,6 +25,8 @@ MODES = ["false", "true"]
 class Field:
     """A loss ½‖θ − a‖² with `a` drawn from the minibatch's samples: every element of every gradient differs."""
 
+    drawing = False
+
     def __init__(self, size: int = 300) -> None:
         self.layout = Layout([Parameter("x", (size,), ("constant", 0.5))])
         self.input_shape, self.classes, self.split = (1,), 2, 0

@@ -161,6 +161,8 @@ def test_free_workers_join_at_their_stage(session_of, transport) -> None:
 class OneNumber:
     """A "network" of F(x) = x²/2, whatever the minibatch."""
 
+    drawing = False
+
     def __init__(self) -> None:
         from mpitrain.flat import Layout, Parameter
 
@@ -265,6 +267,8 @@ def test_two_vectors_an_exchange(session_of, transport, how: str) -> None:
 
 class Wide:
     """A "network" of many parameters that pulls all to 0."""
+
+    drawing = False
 
     def __init__(self, size: int = 1) -> None:
         from mpitrain.flat import Layout, Parameter

@@ -129,6 +129,8 @@ def test_gradient_statistics(session_of) -> None:
 class OneElement:
     """A "network" whose gradient is zero but for one element, another one at each minibatch."""
 
+    drawing = False
+
     layout, input_shape, classes, split = Layout([Parameter("x", (5,), ("constant", 1.0))]), (1,), 2, 0
 
     def __init__(self) -> None:
