@@ -23,8 +23,8 @@ export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK
 # A rank that dies ends the others, as with mpirun. Not at once: ranks that leave with status 75 do not leave at the same
 # instant, and a job whose last ones are killed would seem to have failed, and not go back into the queue.
 export SLURM_KILL_BAD_EXIT=0 SLURM_WAIT=20
-# Open MPI's mpirun would bind all threads of a rank to one core.
-export PRTE_MCA_hwloc_default_binding_policy=none
+# Open MPI's mpirun would bind all threads of a rank to one core. The first name is that of version 5.
+export PRTE_MCA_hwloc_default_binding_policy=none OMPI_MCA_hwloc_base_binding_policy=none
 
 train() {
     local device=() job=${SLURM_ARRAY_JOB_ID:-$SLURM_JOB_ID}${SLURM_ARRAY_TASK_ID:+-$SLURM_ARRAY_TASK_ID}

@@ -177,7 +177,8 @@ def kill(process: "subprocess.Popen[bytes]") -> int:
 
 
 def is_open_mpi(program: str) -> bool:
-    return any("Open MPI" in text for text in told_by([program, "--version"]))
+    """Whether this program is Open MPI's launcher, which before version 5 may call itself OpenRTE."""
+    return any("Open MPI" in text or "OpenRTE" in text for text in told_by([program, "--version"]))
 
 
 def told_by(words: list[str]) -> tuple[str, str]:

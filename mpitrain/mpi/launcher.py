@@ -32,9 +32,7 @@ def initialise() -> None:
     if foreign and not hasattr(ctypes.CDLL(MPI.__file__), "PMIx_Init"):
         raise _foreign_launcher(int(size), "MPI does not hear from it")
     _require_connection()
-    if not Path("/sys/class/infiniband").exists():
-        # Else Open MPI's UCX windows fail in every rank with a line on standard error, then step aside.
-        os.environ.setdefault("OMPI_MCA_osc", "^ucx")
+    choose_windows()
     try:
         start = ctypes.CDLL(MPI.__file__).MPI_Init_thread  # looked for in the library that mpi4py is bound to
     except (OSError, AttributeError):
@@ -44,6 +42,17 @@ def initialise() -> None:
     start(None, None, MPI.THREAD_SERIALIZED, ctypes.byref(ctypes.c_int()))
     for communicator in (MPI.COMM_SELF, MPI.COMM_WORLD):
         communicator.Set_errhandler(MPI.ERRORS_RETURN)  # errors are exceptions, as mpi4py has it
+
+
+def choose_windows() -> None:
+    """Leave out the implementations of one-sided access that this Open MPI cannot use here, unless the user has chosen.
+    UCX's, without InfiniBand, fails in every rank with a line on standard error, then steps aside; before version 5,
+    that of `rdma` crashes in MPI_Compare_and_swap between ranks of one node."""
+    name, version = MPI.get_vendor()
+    without = ["ucx"] if not Path("/sys/class/infiniband").exists() else []
+    without += ["rdma"] if version < (5,) else []
+    if name == "Open MPI" and without:
+        os.environ.setdefault("OMPI_MCA_osc", "^" + ",".join(without))
 
 
 def _require_connection() -> None:

@@ -18,8 +18,9 @@ from mpitrain.start import local_rank_of
 
 MEMORY = "/dev/shm/"
 MPICH = MEMORY + "mpich_"
-#: The node, the user and the job, then the rank on the node. Where /dev/shm cannot be used, it lies elsewhere.
-OPEN_MPI = re.compile(r"(/.*/sm_segment\.[^/]+)\.\d+")
+#: The node, the user and the job, then the rank on the node. Where /dev/shm cannot be used, it lies elsewhere. Before
+#: version 5 the name begins with "vader".
+OPEN_MPI = re.compile(r"(/.*/(?:sm|vader)_segment\.[^/]+)\.\d+")
 FIRST = ".0"  # the end of the name of the first rank's
 
 
