@@ -1,5 +1,6 @@
 """A loader's batches, shared out: each sample of an epoch comes once over all ranks, and all have as many batches."""
 
+import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
 from contextlib import nullcontext
 from dataclasses import fields, is_dataclass
@@ -39,7 +40,8 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
 
     Of other iterables the ranks take one batch each in turn; likewise if the loader has its own sampler or batch
     sampler, its own `__iter__`, or no batch_size. What they draw at random, from PyTorch's, NumPy's and Python's common
-    generators or from one of the loader's or its samplers', then follows from the seed and the epoch.
+    generators or from one of the loader's or its samplers', then follows from the seed and the epoch, which is passed
+    to their `set_epoch`, if any.
     Raises BadInput for anything that cannot be iterated, and for a sampler that divides the samples itself.
     """
     if not isinstance(loader, Iterable):
@@ -120,21 +122,25 @@ def _of_batches(batches: Iterable[Any], parts: int, seed: Callable[[], None]) ->
 
 def _begin(loader: Iterable[Any], seed: int, epoch: int) -> None:
     """Let what is drawn for the loader begin anew, in new workers, where they would outlive an epoch, too."""
-    owners: tuple[object, ...] = ()
+    owners: tuple[object, ...] = (loader,)
     if isinstance(loader, DataLoader):
-        owners = (loader, *_samplers(loader))
+        owners = (loader, *_samplers(loader), loader.dataset)
         if type(loader).__iter__ is DataLoader.__iter__:
             loader._iterator = None
     _seed(seed, epoch, owners)
 
 
-def _seed(seed: int, epoch: int, owners: Iterable[object] = ()) -> None:
-    """Seed the common generators, and those that the owners have."""
+def _seed(seed: int, epoch: int, owners: Iterable[object]) -> None:
+    """Seed the common generators, and those that the owners have; tell these the epoch, if they want to know it."""
     numbers = stream(seed, "batches", epoch)
     HOST.seed([int(numbers.integers(1 << 32))] * 3)
-    for generator in (getattr(owner, "generator", None) for owner in owners):
-        if isinstance(generator, torch.Generator):
+    for owner in owners:
+        if isinstance(generator := getattr(owner, "generator", None), torch.Generator):
             generator.manual_seed(int(numbers.integers(1 << 32)))
+        if isinstance(rng := getattr(owner, "rng", None), random.Random):  # as fastai's loaders have it
+            rng.seed(int(numbers.integers(1 << 32)))
+        if callable(set_epoch := getattr(owner, "set_epoch", None)):
+            set_epoch(epoch)
 
 
 def _made_anew(loader: "DataLoader[Any]", batches: Iterator[list[int]]) -> "DataLoader[Any]":

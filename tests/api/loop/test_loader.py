@@ -173,9 +173,46 @@ class ShiftedWithin(DataLoader):  # type: ignore[type-arg]
         return iter([batch + 1000 for batch in super()._get_iterator()])
 
 
+class Counting(Sampler):  # type: ignore[type-arg]
+    """As the samplers of accelerate: the order follows from the epochs that it counts."""
+
+    epoch = 0
+
+    def set_epoch(self, epoch):
+        self.epoch = epoch
+
+    def __iter__(self):
+        self.epoch += 1
+        return iter(random.Random(self.epoch).sample(DATA, 20))
+
+
+class CountingStream(Counting, IterableDataset):  # type: ignore[type-arg]
+    pass
+
+
+class OwnGenerator:
+    """As the loaders of fastai: the order follows from a generator of their own."""
+
+    rng = random.Random()
+
+    def __iter__(self):
+        self.rng = random.Random(self.rng.random())
+        return iter(self.rng.sample(DATA, 20))
+
+
+@pytest.mark.parametrize("loader", [DataLoader(DATA, 4, sampler=Counting()), CountingStream(), OwnGenerator()])
+def test_orders_of_epochs(loader: Any) -> None:
+    """Each epoch has its own order, whichever ones the loader has been asked for before."""
+    first, second, again = [[str(each) for each in shared(loader, 0, 2, 7, epoch)] for epoch in (0, 1, 0)]
+    assert first == again != second
+
+
 @pytest.mark.parametrize(
     ("loader", "samples"),
     [
+        (DataLoader(DATA, 4, sampler=Counting()), 20),
+        (DataLoader(CountingStream(), 4), 20),
+        (OwnGenerator(), 20),
         (DataLoader(DATA, 4, sampler=RandomSampler(DATA, num_samples=8)), 8),
         (DataLoader(DATA, 4, sampler=RandomSampler(DATA, num_samples=40)), 40),
         (DataLoader(DATA, 4, sampler=SequentialSampler(range(7))), 7),
