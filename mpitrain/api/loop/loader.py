@@ -2,18 +2,20 @@
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import fields, is_dataclass
 from itertools import chain, islice, tee
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, Subset
 
 from mpitrain.data.sampler import epoch_indices
 from mpitrain.errors import BadInput
+from mpitrain.files import checksum
 from mpitrain.flat import Array
+from mpitrain.models.torch.examination import written
 from mpitrain.models.torch.place import HOST
 from mpitrain.sampling.queue import Work
 from mpitrain.sampling.rng import drawn_apart, stream, undisturbed
@@ -24,12 +26,13 @@ KEPT = ("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", 
 
 class Dealt(NamedTuple):
     """This rank's batch of a round, its number of samples (0 if it only keeps the rank in step), all ranks' together,
-    and whether each rank has as many."""
+    whether each rank has as many, and what all ranks are to have read alike."""
 
     batch: Any
     samples: int
     together: int
     alike: bool
+    read: object = None
 
 
 def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, handed: int = 0) -> Iterator[Dealt]:
@@ -59,14 +62,15 @@ def shared(loader: Iterable[Any], part: int, parts: int, seed: int, epoch: int, 
     rounds, ahead = tee(islice(rounds, handed, None))  # workers read ahead
     # A rank for which no sample is left reads a batch that another rank trains on.
     own = (ours[part] or next(filter(None, ours)) for ours in ahead)
+    part_of = loader.dataset.indices if isinstance(loader.dataset, Subset) else None  # as of random_split
     with undisturbed() if handed else nullcontext():  # its start draws a seed, as it did before
         batches = iter(_made_anew(loader, own))
     for ours, batch in zip(rounds, batches, strict=True):
-        yield _dealt(batch, part, list(map(len, ours)))
+        yield _dealt(batch, part, list(map(len, ours)), (ours, part_of))
 
 
-def _dealt(batch: Any, part: int, counts: list[int]) -> Dealt:
-    return Dealt(batch, counts[part], sum(counts), len(set(counts)) == 1)
+def _dealt(batch: Any, part: int, counts: list[int], read: object) -> Dealt:
+    return Dealt(batch, counts[part], sum(counts), len(set(counts)) == 1, read)
 
 
 def _is_another_kind(loader: "DataLoader[Any]") -> bool:
@@ -155,7 +159,14 @@ def _turns(batches: Iterable[Any], part: int, parts: int) -> Iterator[Dealt]:
     left = iter(batches)
     while ours := list(islice(left, parts)):
         counts = [*map(samples_in, ours), *[0] * (parts - len(ours))]
-        yield _dealt(ours[part] if part < len(ours) else ours[0], part, counts)
+        yield _dealt(ours[part] if part < len(ours) else ours[0], part, counts, ours)
+
+
+def fingerprint(read: object) -> float:
+    """A checksum as a whole number above 0, which a float holds; 1 if PyTorch cannot write what was read."""
+    with suppress(Exception):
+        return 1.0 + int(checksum(written(read))[:12], 16)
+    return 1.0
 
 
 def samples_in(batch: object) -> int:

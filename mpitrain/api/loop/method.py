@@ -18,6 +18,7 @@ from mpitrain.mpi import MPI, Transport
 from mpitrain.mpi.heartbeats import BEATS
 from mpitrain.mpi.messages import ENTER_MPI
 
+COMPARED = -1.0  # in place of checksums
 ROUNDING = 1e-6  # relative: what two machines may make of one formula
 
 
@@ -134,13 +135,15 @@ class Method:
 
 class Told(NamedTuple):
     """What a rank says of itself at a roll: whether it leaves, whether its parameters are not finite, in how many sums
-    of gradients it has taken part, what it has counted, and its learning rate, if all ranks are to have the same."""
+    of gradients it has taken part, what it has counted, its learning rate, if all ranks are to have the same, and a
+    checksum of what all are to have read alike."""
 
     leaving: bool = False
     unfit: bool = False
     sums: int = 0
     counted: int = 0
     rate: float = 0.0
+    read: float = 0.0
 
 
 class Roll:
@@ -149,11 +152,12 @@ class Roll:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._told = np.zeros((transport.size, len(Told._fields)))
+        self.read = 0.0  # above 0: a checksum of what this rank has read first
 
     def start(self, told: Told) -> None:
         """Say what the others are to know of this rank."""
         self._told[:] = 0
-        self._told[self._transport.rank] = np.array(told)
+        self._told[self._transport.rank] = np.array(told._replace(read=self.read))
         self._request = self._transport.start_sum(self._told)
 
     def end(self, t: int, what: str) -> list[int]:
@@ -161,7 +165,8 @@ class Roll:
         not finite, some have taken part in fewer sums than others, some leave and others do not, or some have another
         learning rate."""
         self._transport.wait(self._request, what)
-        leaving, unfit_here, sums, counts, rates = self._told.T
+        leaving, unfit_here, sums, counts, rates, read = self._told.T
+        self._compare(read)
         left, unfit = np.flatnonzero(leaving).tolist(), np.flatnonzero(unfit_here).tolist()
         if unfit:
             self.refuse(f"{named(unfit)}: the parameters are not finite after {t} batches", unfit)
@@ -176,6 +181,14 @@ class Roll:
             line = f"{named(odd)}: the learning rate is {rates[odd[0]]:g}, rank 0's {rates[0]:g}, after {t} batches"
             self.refuse(f"{line}: all are to have the same; give a scheduler that follows a metric its ranks.mean", odd)
         return [int(count) for count in counts]
+
+    def _compare(self, read: Array) -> None:
+        """Say so, once all ranks have read a batch, if some have read other ones than rank 0."""
+        if (read > 0).all():
+            self.read = COMPARED
+            if (odd := np.flatnonzero(read != read[0]).tolist()) and self._transport.rank == 0:
+                line = f"other samples on {named(odd)} than on rank 0: some come twice, others never"
+                say(f"warning: ranks.share: {line}; seed what draws, divides or orders them, alike on all ranks")
 
     def call(self, t: int, what: str, told: Told) -> list[int]:
         """`start`, and `end`."""

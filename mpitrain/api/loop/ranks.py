@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 import numpy as np
 import torch
 
-from mpitrain.api.loop.loader import Dealt, shared
+from mpitrain.api.loop.loader import Dealt, fingerprint, shared
 from mpitrain.api.loop.method import Attendance, Method
 from mpitrain.api.loop.module import FlatModule
 from mpitrain.api.loop.past import Clock
@@ -101,7 +101,9 @@ class Ranks:
                     self._flat.require_bound()
                     if self._method.apart:
                         self._flat.require_noted()
-                    self._current = dealt
+                    self._current, roll = dealt, self._method.roll
+                    if self.size > 1:
+                        roll.read = roll.read or fingerprint(dealt.read)
                     self._method.before(self._t, dealt)
                 self.weight = int(dealt.samples > 0)
                 self._handed += self._share is share

@@ -138,7 +138,7 @@ def _state(model: Examined) -> dict[str, bytes]:
     return {
         **{f"parameter {name}": _placed(model, p) for name, p in model.module.named_parameters()},
         **{f"buffer {name}": model.place.copied(buffer).tobytes() for name, buffer in buffers.items()},
-        **{f"extra state {name}": _written(value) for name, value in torch_state.extra(model.module).items()},
+        **{f"extra state {name}": written(value) for name, value in torch_state.extra(model.module).items()},
     }
 
 
@@ -147,7 +147,7 @@ def _placed(model: Examined, p: torch.Tensor) -> bytes:
     return b"%d %b" % (p.data_ptr(), xxhash.xxh3_128_digest(model.place.copied(p).tobytes()))
 
 
-def _written(value: object) -> bytes:
+def written(value: object) -> bytes:
     """The value as bytes, which are the same for equal ones; pickle's are not for tensors."""
     buffer = io.BytesIO()
     torch.save(value, buffer)

@@ -117,6 +117,15 @@ def test_samples_where_one_rank_leaves_early(launch: Callable[..., Any], tmp_pat
     assert ended.status == 0 and json.loads(summary)["samples"] == 2 * (100 + 5 * 8), summary
 
 
+@pytest.mark.parametrize("case", ["other part", "other order"])
+def test_samples_that_differ(launch: Callable[..., Any], case: str) -> None:
+    """A random part or order that is drawn without a seed is said, once for each block."""
+    algorithms = ["allreduce", "block-momentum", "easgd", "easgd-sync", "sparse-delta"]
+    ended = launch(2, case, *algorithms, program=(PROGRAM,), deadline=90)
+    line = "mpitrain: warning: ranks.share: other samples on rank 1 than on rank 0: some come twice, others never; "
+    assert ended.status == 0 and ended.err.count(line) == 5, ended.err
+
+
 def test_steps_that_differ(launch: Callable[..., Any]) -> None:
     """With equal gradients, by what a rank does to its parameters: that is said, and all hold one model at the end."""
     ended = launch(2, "noise", "allreduce", program=(PROGRAM,), deadline=90)

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Subset, TensorDataset, random_split
 
 import mpitrain
 from mpitrain.mpi import MPI
@@ -77,6 +77,10 @@ for algorithm in algorithms:
         keys["seed"] = 5 + here
     with mpitrain.distribute(model, optimizer, algorithm, deadline=deadline, **keys) as ranks:
         data = DataLoader(TensorDataset(inputs, targets), batch_size=8, shuffle=True)
+        if case.startswith("other"):  # as unseeded programs draw them
+            order = random_split(range(200), [160, 40], torch.Generator().manual_seed(ranks.rank))[0]
+            part = Subset(data.dataset, list(order))
+            data = DataLoader(part, batch_size=8) if case == "other part" else list(DataLoader(part, batch_size=8))
         match case:
             case "load" if here:
                 ranks.load("together")
