@@ -10,7 +10,7 @@ from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 from mpitrain import __version__
-from mpitrain.errors import ALIASES, BadInput, nearest, say, unreachable
+from mpitrain.errors import ALIASES, BadInput, TrainingFailed, nearest, say, unreachable
 from mpitrain.signals import interruptible
 from mpitrain.start import announce, prepare_environment, rank_of, ranks_of
 
@@ -46,6 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     except BadInput as error:
         say(error)
         return 2
+    except TrainingFailed as error:
+        say(error)
+        return 1
     except KeyboardInterrupt:
         say("interrupted")
         return 130

@@ -11,7 +11,7 @@ import numpy as np
 
 from mpitrain import __version__
 from mpitrain import config as configuration
-from mpitrain.errors import BadInput, TrainingFailed, first_line, library, say
+from mpitrain.errors import BadInput, first_line, library
 from mpitrain.files import write_whole
 from mpitrain.flat import Array
 from mpitrain.models.network import Network
@@ -22,7 +22,8 @@ from mpitrain.training.parts import form_of
 
 
 def export(options: argparse.Namespace) -> int:
-    """Write the file; return the exit status. Raises BadInput naming option, file or missing library."""
+    """Write the file; return 0. Raises BadInput naming option, file or missing library, TrainingFailed if the file
+    would differ from the network."""
     if options.format not in WRITERS:
         raise BadInput(f"--format {options.format}: unknown; known: {', '.join(WRITERS)}")
     if options.format != "onnx":
@@ -31,11 +32,7 @@ def export(options: argparse.Namespace) -> int:
     path = options.out or options.run_folder / f"model.{options.format}"
     if path.is_dir():
         raise BadInput(f"{path}: is a folder")
-    try:
-        content, said = WRITERS[options.format](model, options)
-    except TrainingFailed as failure:
-        say(failure)
-        return 1
+    content, said = WRITERS[options.format](model, options)
     write_whole(path, content)
     print(f"{path}: checkpoint {model.checkpoint.name}, {model.network.layout.size:,} parameters{said}")
     return 0

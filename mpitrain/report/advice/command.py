@@ -48,7 +48,8 @@ def add_parser(subparsers: Subparsers) -> None:
 
 
 def run(options: argparse.Namespace) -> int:
-    """Search and write the advice. Returns 0, or 75 if a signal stopped it. Raises BadInput naming an option."""
+    """Search and write the advice. Returns 0, or 75 if a signal stopped it. Raises BadInput naming an option,
+    TrainingFailed."""
     budget, target = _seconds("--budget", options.budget), options.target_error
     question = Question(target, _seconds("--time", options.time) if options.time is not None else None)
     for name, number, least in (("--ranks", options.ranks, 1), ("--seed", options.seed, 0)):

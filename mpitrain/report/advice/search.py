@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from itertools import count, islice, product
 from math import inf
 
-from mpitrain.errors import BadInput, some
+from mpitrain.errors import BadInput, TrainingFailed, some
 from mpitrain.report.advice.candidates import Candidate, Candidates
 from mpitrain.report.advice.halving import ETA, Curve, least, ranked, rungs
 from mpitrain.report.advice.trials import Outcome, Trial, Trials
@@ -89,7 +89,8 @@ class Search:
         return ranked(curves, asked.target, asked.seconds * asked.whole)
 
     def run(self) -> None:
-        """Search. Raises BadInput where the configuration itself cannot be trained, Interrupted at a stop request."""
+        """Search. Raises BadInput where the configuration itself cannot be trained, TrainingFailed where a rank of it
+        was lost, Interrupted at a stop request."""
         self._measure()
         drawn, numbers, vain = self.candidates.drawn(), count(1), 0
         for bracket in count():
@@ -112,6 +113,7 @@ class Search:
             first.carried = self._one(Trial(first.candidate, min(1.0, self._epochs), self._seed, phantom=True))
         if first.carried is None or first.carried.why:
             first.carried = self._one(self._trial(first, 1 / ETA**2))
+        self._require_ranks(first.carried)
         if first.carried.why:
             raise BadInput(first.carried.why)
         self._samples = first.carried.samples_of_epoch
@@ -127,12 +129,20 @@ class Search:
         if asked.whole < 1:
             self.say(f"the budget allows only {_part(asked.whole)} of a whole training; what follows is extrapolated")
         trial = self._trial(first, asked.whole)
-        _take(first, asked.whole, trial, self._one(trial, 0.5))
+        whole = self._one(trial, 0.5)
+        _take(first, asked.whole, trial, whole)
         if asked.target is None and asked.time is None:
+            self._require_ranks(whole)
             if first.fell:
                 then = "--target-error or --time says what else to look for"
                 raise BadInput(f"the configuration itself: {first.fell}; {then}")
             asked.target = easier(least(first.curve))
+
+    def _require_ranks(self, own: Outcome) -> None:
+        """Raise TrainingFailed if this training of the configuration itself has lost a rank."""
+        if not own.lasts:
+            log = f"{self.trials.run_folder(own.name)}.log"
+            raise TrainingFailed(f"the configuration itself: {own.why} (see {log})")
 
     def _dearest(self, short: Outcome) -> float:
         """The seconds that a training as long as `short` takes if all of its ranks compute: in earnest they do so at

@@ -61,7 +61,8 @@ class Trial:
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """The outcome of a trial: its summary and curve, or `why` it did not finish; `wall`: seconds from start to end."""
+    """The outcome of a trial: its summary and curve, or `why` it did not finish; `wall`: seconds from start to end;
+    `lasts`: whether it would be the same another time, unlike that of one that was stopped or lost a rank."""
 
     name: str
     why: str = ""
@@ -70,6 +71,7 @@ class Outcome(msgspec.Struct, frozen=True):
     curve: list[Record] = []
     samples_of_epoch: float = 0.0
     part: str = "test"
+    lasts: bool = True
 
     def number(self, key: str) -> float:
         """A number of the summary; 0 where there is none."""
@@ -87,22 +89,22 @@ class Outcome(msgspec.Struct, frozen=True):
         return shares([each for each in ranks if each["computing"]])["computing"]
 
 
-def outcome(trial: Trial, folder: Path, log: Path, status: int, wall: float) -> tuple[Outcome, bool]:
-    """The outcome of a trial whose process ended with `status` after `wall` seconds, and whether it would be the same
-    another time, unlike that of one which a signal ended. The run folder need not exist."""
+def outcome(trial: Trial, folder: Path, log: Path, status: int, wall: float) -> Outcome:
+    """The outcome of a trial whose process ended with `status` after `wall` seconds. The run folder need not exist."""
     run = None
     with suppress(BadInput):
         run = read_run(folder, trial.name)
     if status or run is None or not run.finished:
         told = run is not None and run.over and run.results.get("exit_reason") != "stopped"
-        return Outcome(trial.name, printable(last_words(log.read_bytes(), status)), wall), told or status == 2
+        why = printable(last_words(log.read_bytes(), status))
+        return Outcome(trial.name, why, wall, lasts=told or status == 2)
     merit = merit_of(run.results)
     # dev, if there is one: a candidate chosen by its test error looks better on the test set than it is
     part = "dev" if f"dev_{merit}" in run.results else "test"
     names = {"seconds": "seconds", "samples": "samples", "merit": f"{part}_{merit}"}
     evaluated = [{name: finite(each, key) for name, key in names.items()} for each in run.events("evaluate")]
     curve: list[Record] = [{**each} for each in evaluated if None not in each.values()]
-    return Outcome(trial.name, "", wall, run.summary or {}, curve, run.samples_of_epoch, part), True
+    return Outcome(trial.name, "", wall, run.summary or {}, curve, run.samples_of_epoch, part)
 
 
 @dataclass
@@ -160,9 +162,9 @@ class Trials:
 
     def _ended(self, trial: Trial, status: int, wall: float) -> Outcome:
         run = self.run_folder(trial.name)
-        found, lasts = outcome(trial, run, Path(f"{run}.log"), status, wall)
+        found = outcome(trial, run, Path(f"{run}.log"), status, wall)
         rmtree(run if trial.phantom else run / "checkpoints", ignore_errors=True)
-        if lasts:
+        if found.lasts:
             fields = {"of": self._of(trial), **msgspec.to_builtins(found)}
             write_whole(self._file(trial), sealed_json(fields))
         return found

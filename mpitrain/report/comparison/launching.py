@@ -11,7 +11,7 @@ from typing import cast
 
 from mpitrain.api.clusters import find
 from mpitrain.api.launching import PROGRAM, Relay, last_words, on_ranks, start
-from mpitrain.errors import BadInput, naming, some
+from mpitrain.errors import BadInput, TrainingFailed, naming, some
 from mpitrain.report import ingredients
 from mpitrain.report.comparison.matrix import Element
 
@@ -39,14 +39,16 @@ def require_room(elements: list[Element], cluster: str) -> None:
 
 
 def carry_out(words: list[str], deadline: float, late: str, failed: str) -> None:
-    """Run a command to its end. Raises BadInput: `late` after `deadline` seconds, or `failed` with its last words."""
+    """Run a command to its end. Raises BadInput: `late` after `deadline` seconds, or `failed` with its last words;
+    TrainingFailed if a signal ended it."""
     deadline = min(deadline, LONGEST)
     try:
         ended = subprocess.run(words, capture_output=True, timeout=deadline, check=False)
     except subprocess.TimeoutExpired:
         raise BadInput(f"{late} within {deadline:.0f} s") from None
     if ended.returncode:
-        raise BadInput(f"{failed}: {last_words(ended.stderr, ended.returncode)}")
+        kind = TrainingFailed if ended.returncode < 0 else BadInput
+        raise kind(f"{failed}: {last_words(ended.stderr, ended.returncode)}")
 
 
 def require_same(out: Path, cluster: str) -> None:

@@ -177,6 +177,21 @@ def test_data_without_a_held_out_part(tmp_path: Path, capsys: pytest.CaptureFixt
     assert len(list((tmp_path / "runs/advice/trials").iterdir())) <= 2
 
 
+@pytest.mark.parametrize("lost", [1, 2])
+def test_a_lost_rank_of_the_configuration_itself_is_no_bad_input(
+    lost: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """In the first of its trials, or in a later one without which there is no target. The next search makes it anew."""
+    launcher = tmp_path / "launcher"
+    launcher.write_text(f'echo >> starts; shift; [ $(wc -l < starts) != {lost} ] || kill -9 $$; exec "$@"')
+    words = ["advise", "net.toml", "--here", "--ranks", "1", "--launch", "sh launcher {ranks}", "--budget", "5m"]
+    assert main([*words, "--set", "algorithm.name=sgd"]) == 1
+    log = next((tmp_path / "runs/advice/runs").glob("*.log")).name if lost == 1 else "000-sgd-3-s1.log"
+    why = f"the configuration itself: ended by signal 9 (see runs/advice/runs/{log})"
+    assert capsys.readouterr().err == f"mpitrain: {why}\n"
+    assert len(kept(tmp_path / "runs/advice")) == lost - 1
+
+
 REFUSED = {
     "advise": "the following arguments are required: --ranks",
     "advise --ranks 2": "one of the arguments --cluster --here is required",

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from mpitrain.__main__ import main
+from mpitrain.errors import TrainingFailed
 from mpitrain.report.comparison.differences import KEPT, Difference
 from mpitrain.report.comparison.launching import carry_out
 from mpitrain.report.comparison.matrix import matrix
@@ -122,6 +123,12 @@ def test_blocks_that_are_no_pair_are_one_line(content: str, said: str, capsys: p
 @pytest.mark.parametrize("deadline", [1e7, 1e300])
 def test_a_deadline_of_years_is_waited_for(deadline: float) -> None:
     carry_out([sys.executable, "-c", ""], deadline, "late", "failed")
+
+
+def test_an_evaluation_that_is_killed_is_no_bad_input() -> None:
+    """As for lack of memory."""
+    with pytest.raises(TrainingFailed, match="a run: ended by signal 9"):
+        carry_out(["sh", "-c", "kill -9 $$"], 60, "late", "a run")
 
 
 @needs_mpirun
