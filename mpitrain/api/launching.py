@@ -17,7 +17,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from mpitrain.errors import BadInput, naming
+from mpitrain.errors import BadInput, TrainingFailed, naming
 from mpitrain.signals import STOPPED, handling
 
 GRACE = 240.0  # seconds that a stopped run has to write a checkpoint; jobs/compare.sbatch allows 300
@@ -187,6 +187,14 @@ def told_by(words: list[str]) -> tuple[str, str]:
         ended = subprocess.run(words, capture_output=True, text=True, timeout=ANSWER, check=False)
         return ended.stdout, ended.stderr
     return "", ""
+
+
+def logged(log: Path) -> bytes:
+    """What a program has written to its log. Raises TrainingFailed if the folder was moved or deleted meanwhile."""
+    try:
+        return log.read_bytes()
+    except FileNotFoundError:
+        raise TrainingFailed(f"{log}: was moved or deleted meanwhile; --out with its new place goes on") from None
 
 
 def last_words(output: bytes, status: int) -> str:

@@ -13,8 +13,8 @@ from shutil import rmtree
 import msgspec
 import tomli_w
 
-from mpitrain.api.launching import kill, last_words, start, waited
-from mpitrain.errors import BadInput, printable
+from mpitrain.api.launching import kill, last_words, logged, start, waited
+from mpitrain.errors import BadInput, naming, printable
 from mpitrain.files import Record, checksum, read_whole, sealed_json, unsealed_json, write_whole
 from mpitrain.monitoring.records import merit_of
 from mpitrain.report.advice.candidates import Candidate
@@ -96,7 +96,7 @@ def outcome(trial: Trial, folder: Path, log: Path, status: int, wall: float) -> 
         run = read_run(folder, trial.name)
     if status or run is None or not run.finished:
         told = run is not None and run.over and run.results.get("exit_reason") != "stopped"
-        why = printable(last_words(log.read_bytes(), status))
+        why = printable(last_words(logged(log), status))
         return Outcome(trial.name, why, wall, lasts=told or status == 2)
     merit = merit_of(run.results)
     # dev, if there is one: a candidate chosen by its test error looks better on the test set than it is
@@ -155,10 +155,12 @@ class Trials:
         write_whole(config, f"# {trial.candidate.shown}\n{tomli_w.dumps(trial.candidate.table)}")
         run = self.run_folder(trial.name)
         rmtree(run, ignore_errors=True)
-        run.parent.mkdir(parents=True, exist_ok=True)
         words = [*self.words, str(config), "--out", str(run), *trial.settings(), *["--phantom"] * trial.phantom]
-        with Path(f"{run}.log").open("w") as log:
-            return start(words, log)
+        with naming(log := Path(f"{run}.log")):
+            run.parent.mkdir(parents=True, exist_ok=True)
+            opened = log.open("w")
+        with opened:
+            return start(words, opened)
 
     def _ended(self, trial: Trial, status: int, wall: float) -> Outcome:
         run = self.run_folder(trial.name)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import cast
 
 from mpitrain.api.clusters import find
-from mpitrain.api.launching import PROGRAM, Relay, last_words, on_ranks, start
+from mpitrain.api.launching import PROGRAM, Relay, last_words, logged, on_ranks, start
 from mpitrain.errors import BadInput, TrainingFailed, naming, some
 from mpitrain.report import ingredients
 from mpitrain.report.comparison.matrix import Element
@@ -80,15 +80,17 @@ def cluster_text(cluster: str) -> str:
 
 def run(element: Element, words: list[str], deadline: float, relay: Relay) -> str:
     """Run or resume an element by a command line. Returns "" or the reason why it is not finished. Its output goes to
-    its log."""
-    element.log.parent.mkdir(parents=True, exist_ok=True)
-    with element.log.open("a") as log:
+    its log. Raises BadInput if there is no room for it, TrainingFailed if it was moved or deleted meanwhile."""
+    with naming(element.log):
+        element.log.parent.mkdir(parents=True, exist_ok=True)
+        opened = element.log.open("a")
+    with opened as log:
         began = log.tell()
         status = relay.wait(start(words, log), deadline)
     if status is None:
         return f"no end within {deadline:.0f} s"
     if status:
-        return last_words(element.log.read_bytes()[began:], status)
+        return last_words(logged(element.log)[began:], status)
     left = element.read()
     results = left.results if left else {}
     if (ranks := results.get("ranks", element.training)) != element.training:

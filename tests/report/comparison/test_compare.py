@@ -144,6 +144,27 @@ def test_a_run_that_comes_to_nothing_is_told(
     assert said in capsys.readouterr().out
 
 
+MOVED = "out/runs/msgd-w1-s1.log: was moved or deleted meanwhile; --out with its new place goes on"
+
+
+@pytest.mark.parametrize(
+    ("program", "status", "said"),
+    [
+        ("mv out moved; exit 1", 1, MOVED),
+        ("mkdir out/runs/msgd-w1-s2.log; exit 1", 2, "out/runs/msgd-w1-s2.log: Is a directory"),
+    ],
+)
+def test_a_log_that_is_not_there_ends_it(
+    program: str, status: int, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No further run begins under the former name of a folder that was moved, or where nothing can be written."""
+    (tmp_path / "launcher").write_text(f"echo >> starts; {program}")
+    words = ["compare", "msgd", "--target-error", "0.1", "--seeds", "1,2", "--out", "out"]
+    assert main([*words, "--launch", "sh launcher {ranks}"]) == status
+    assert capsys.readouterr().err == f"mpitrain: {said}\n"
+    assert (tmp_path / "starts").read_text() == "\n"
+
+
 def test_a_test_set_that_there_is_not_ends_it_after_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Not after hours of others; as where the data have no test part at all."""
     words = ["msgd", "sgd", "--target-error", "0.9", "--test-set", "test-noisy", "--out", "out", *QUICK]
