@@ -25,7 +25,7 @@ from mpitrain.training.context import Session
 def of_data(schedule: Schedule, class_counts: Sequence[int], measured: Collection[str]) -> Iterator[str]:
     """Warn of a minibatch larger than an epoch, of stages after the end, of samples that all belong to one class, and
     of data without a part that errors are measured on; `measured` names these parts."""
-    most = max(settings.minibatch for settings in schedule.all)
+    most = max(settings.minibatch for settings in schedule.trained.values())
     if most > schedule.samples:
         key = "training.minibatch" if schedule.all[0].minibatch == most else "stages: minibatch"
         then = "which are then one minibatch and one update"

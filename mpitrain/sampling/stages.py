@@ -94,12 +94,17 @@ class Schedule:
         return settings if factor == 1.0 else replace(settings, learning_rate=factor * settings.learning_rate)
 
     @property
+    def trained(self) -> dict[int, Settings]:
+        """The settings by the numbers of their stages, without stages that have no samples, such as those after the
+        end; all if none has any."""
+        ends = [*self._begins[1:], self.total]
+        found = [number for number, begin in enumerate(self._begins) if begin < min(ends[number], self.total)]
+        return {number: self.all[number] for number in found or range(len(self.all))}
+
+    @property
     def fastest(self) -> Settings:
         """The settings of the stage with the largest learning rate, once it is warm."""
-        ends = [*self._begins[1:], self.total]
-        stages = zip(self.all, self._begins, ends, strict=True)
-        trained = [settings for settings, begin, end in stages if begin < min(end, self.total)]
-        return max(trained or self.all, key=lambda settings: settings.learning_rate)
+        return max(self.trained.values(), key=lambda settings: settings.learning_rate)
 
     def factor(self, served: int) -> float:
         """The factor of the stages' learning rate once this many samples have been served: 1/w, 2/w, … in a warm-up of

@@ -20,7 +20,7 @@ from mpitrain.api import warnings
         ([], [50, 50], ["test"], []),
         (["training.minibatch=100"], [50, 50], ["dev"], []),
         (["training.minibatch=101"], [50, 50], ["test"], ["training.minibatch = 101: an epoch has 100 samples"]),
-        (["stages=[{at=20, minibatch=9}]"], [50, 50], ["test"], ["stages: at = 20.0: the training has ended by then"]),
+        (["stages=[{at=20, minibatch=101}]"], [50, 50], ["test"], ["stages: at = 20.0: the training has ended"]),
         (['stages=[{at="150%", minibatch=9}]'], [50, 50], ["test"], ["stages: at = '150%': the training has ended"]),
         (["stages=[{at=30},{at=20},{at=2}]"], [50, 50], ["test"], ["stages: at = 30.0, 20.0: the training has ended"]),
         (['stages=[{at="99%", minibatch=9}]'], [50, 50], ["test"], []),

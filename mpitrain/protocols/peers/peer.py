@@ -192,7 +192,7 @@ class Peer(Trainer):
     def _warn_of_coarse_steps(self) -> None:
         if not isinstance(self.compressor, Thresholds):
             return
-        for number, settings in enumerate(self.session.schedule.all):
+        for number, settings in self.session.schedule.trained.items():
             step = self.compressor.step_at(self._rate_of_entries(settings, len(self.members)))
             if step < COARSE:
                 line = f"stage {number}: rate x threshold is only {step} units of 2^-26: coarse steps"
