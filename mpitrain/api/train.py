@@ -209,7 +209,7 @@ def pretrain(session: Session) -> None:
 
 def _work(session: Session, options: Pretraining) -> bool:
     """Pre-train on rank 0; returns whether the pre-training was completed."""
-    corpus, seed = session.learner.corpus, session.config.training.seed
+    corpus, seed = session.learner.corpus, session.config.initial_seed
     if options.samples:
         corpus = random_subset(corpus, options.samples, seed)
     device, theta = session.device, session.device.to_device(session.state.theta)
