@@ -4,6 +4,7 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import ceil, inf, pi, sin
 from typing import Literal
 
@@ -89,7 +90,7 @@ class Schedule:
 
     def at(self, served: int) -> Settings:
         """The settings once `served` samples have been served."""
-        settings = self.all[bisect(self._begins, served) - 1]
+        settings = self._of_stage(served)
         factor = self.factor(served)
         return settings if factor == 1.0 else replace(settings, learning_rate=factor * settings.learning_rate)
 
@@ -110,8 +111,8 @@ class Schedule:
         """The factor of the stages' learning rate once this many samples have been served: 1/w, 2/w, … in a warm-up of
         w updates, then what `training.schedule` says; above 0 until the end."""
         if served < self._warm:
-            stage = bisect(self._begins, served)
-            after = min([served + self._step(self.all[stage - 1].minibatch), *self._begins[stage : stage + 1]])
+            ends = served + self.samples - served % self.samples, *self._begins[bisect(self._begins, served) :]
+            after = min(served + self._step(self._of_stage(served).minibatch), *ends)
             if after < self._warm:
                 return after / self._warm
         if self._shape == "constant":
@@ -157,15 +158,21 @@ class Schedule:
         return samples
 
     def _updates(self, updates: int) -> int:
-        """The samples of the first updates, none of which spans two stages. Raises ValueError for a negative number."""
+        """The samples of the first updates, none of which spans two epochs or stages. Raises ValueError for a negative
+        number."""
         if updates < 0:
             raise ValueError
-        served = 0
-        for settings, end in zip(self.all, [*self._begins[1:], self.total], strict=True):
-            step, room = self._step(settings.minibatch), max(min(end, self.total) - served, 0)
-            own = min(updates, -(-room // step))
-            served, updates = served + min(own * step, room), updates - own
+        served, edges = 0, sorted({*self._begins, *range(0, self.total, max(self.samples, 1)), self.total})
+        for begin, end in pairwise(edges):
+            if updates and end <= self.total:
+                step = self._step(self._of_stage(begin).minibatch)
+                own = min(updates, -(-(end - begin) // step))
+                served, updates = min(begin + own * step, end), updates - own
         return served
+
+    def _of_stage(self, served: int) -> Settings:
+        """The settings of the stage, without the factor."""
+        return self.all[bisect(self._begins, served) - 1]
 
     def _samples(self, length: float | str) -> int:
         """A length in epochs, or as a share of the training. Raises ValueError for anything else."""

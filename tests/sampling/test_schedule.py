@@ -115,6 +115,13 @@ def test_updates_are_of_the_minibatches_of_their_stages() -> None:
     assert [plan.at(10 * k).learning_rate for k in range(5)] == [0.25, 0.5, 0.75, 1, 1]
 
 
+def test_an_update_ends_with_its_epoch() -> None:
+    """Of 120 samples by two ranks: one of 100 and one of the 20 that are left, in each epoch."""
+    plan = rates("training.warmup='3 updates'", "algorithm.name=allreduce", samples=120, ranks=2)
+    served = [0, 100, 120, 220, 240]
+    assert [plan.at(place).learning_rate for place in served] == [100 / 220, 120 / 220, 1, 1, 1]
+
+
 def test_half_a_cosine() -> None:
     plan = rates("algorithm.name=asgd", "training.schedule=cosine")
     found = [plan.at(served).learning_rate for served in (0, 500, 1000, 1500, 2000)]
