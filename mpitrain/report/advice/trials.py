@@ -32,6 +32,8 @@ QUIET: Record = {
     "run.callback": "",
     "run.tensorboard": False,
     "run.trace": False,
+    "run.record_order": False,
+    "run.gradient_statistics": False,
     "run.lost_ranks": "end",
     "run.spares": 0,
 }
@@ -57,6 +59,8 @@ class Trial:
         """Command-line words that override keys of its candidate's configuration."""
         own: Record = {"training.epochs": self.epochs, "training.seed": self.seed}
         own["run.evaluate_every"] = self.epochs / self.points if self.points else 0
+        if self.phantom:
+            own["pretraining.method"] = "none"  # which takes no time from the training
         return [word for key, value in (QUIET | own).items() for word in ("--set", f"{key}={json.dumps(value)}")]
 
 

@@ -91,6 +91,15 @@ def test_a_signal_ends_it_with_75_and_it_goes_on(tmp_path: Path) -> None:
     assert before and before.items() <= kept(path.parent).items()
 
 
+def test_every_configuration_has_trials_without_gradients(tmp_path: Path) -> None:
+    """With keys that a phantom refuses, too: else all candidates would fall out, each by this line."""
+    keys = '[pretraining]\nmethod = "layerwise"\n[run]\nrecord_order = true\ngradient_statistics = true\n'
+    (tmp_path / "net.toml").write_text(CONFIG + keys)
+    trial = Trial(Candidates({}, set(), 1).first, 0.1, 1, phantom=True)
+    words = ["simulate", "net.toml", *WORDS[2:6], "--out", "run", *trial.settings(), "--phantom"]
+    assert main(words) == 0
+
+
 def test_trials_of_edited_code_are_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was kept of a trial belongs to what its files and modules beside it were."""
     found: list[Outcome | None] = []
