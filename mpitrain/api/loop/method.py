@@ -183,12 +183,13 @@ class Roll:
         return [int(count) for count in counts]
 
     def _compare(self, read: Array) -> None:
-        """Say so, once all ranks have read a batch, if some have read other ones than rank 0."""
+        """Say so, once all ranks have read a round of batches, if some have read other ones than rank 0."""
         if (read > 0).all():
             self.read = COMPARED
             if (odd := np.flatnonzero(read != read[0]).tolist()) and self._transport.rank == 0:
-                line = f"other samples on {named(odd)} than on rank 0: some come twice, others never"
-                say(f"warning: ranks.share: {line}; seed what draws, divides or orders them, alike on all ranks")
+                line = f"ranks.share: {named(odd)} read other first batches than rank 0"
+                then = "unless only an augmentation differs, some samples come twice, others never"
+                say(f"warning: {line}: {then}; seed what draws, divides or orders them, alike on all ranks")
 
     def call(self, t: int, what: str, told: Told) -> list[int]:
         """`start`, and `end`."""
