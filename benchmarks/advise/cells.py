@@ -123,8 +123,7 @@ class Cell:
         keys |= {"run.progress": "none", "run.checkpoint_every": 0}
         if attempt(run, RANKS, keys, path, self._program) is None:
             return None
-        found, _ = outcome(Trial(candidate, epochs, seed), run, run.with_suffix(".log"), 0, 0.0)
-        return found
+        return outcome(Trial(candidate, epochs, seed), run, run.with_suffix(".log"), 0, 0.0)
 
     def _call(self, command: list[str]) -> None:
         print(f"{' '.join(command[-6:])} ...", file=sys.stderr, flush=True)
