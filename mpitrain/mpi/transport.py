@@ -79,17 +79,19 @@ class Transport(Messages, Collectives):
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, lacking, MPI.MAX), "the room in shared memory")
         return not lacking[0]
 
-    def progresses_passively(self, nap: float = 0.05) -> bool:
-        """Whether a get completes while its target is outside MPI. Rank 0 sleeps `nap` seconds; the others read, so few
-        bytes that the answers to many ranks pass a slow link in that time."""
+    def progresses_passively(self, step: float = 0.025) -> bool:
+        """Whether a get completes while its target is outside MPI. Rank 0 sleeps three steps (seconds); the others read
+        in the second one, as rank 0 may leave the barrier a little later than they, so few bytes that the answers to
+        many ranks pass a slow link in that time."""
         memory, taken = Segments(self, PROBE), np.zeros(1)
         self.barrier("the probe of passive progress")
         if self.rank == 0:
-            self.sleep(nap)
+            self.sleep(3 * step)
         else:
+            self.sleep(step)
             start = self.clock()
             memory.read(0, 0, np.empty(PROBE, dtype=np.uint8))
             taken[0] = self.clock() - start
         self.wait(self.comm.Iallreduce(MPI.IN_PLACE, taken, MPI.MAX), "the probe of passive progress")
         memory.close()
-        return bool(taken[0] < nap / 2)
+        return bool(taken[0] < step)

@@ -36,6 +36,14 @@ def test_the_choice_of_the_user_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     assert os.environ == {"OMPI_MCA_osc": "rdma"}
 
 
+def test_mpich_3_is_not_asked_about_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MPICH 3.4 ended each rank by an assertion in that function, without a GPU, too."""
+    world = SimpleNamespace(Get_info=lambda: SimpleNamespace(Get=lambda name: None))
+    monkeypatch.setattr(launcher, "MPI", SimpleNamespace(get_vendor=lambda: ("MPICH", (3, 4, 3)), COMM_WORLD=world))
+    monkeypatch.setattr(launcher.ctypes, "CDLL", lambda path: pytest.fail("asked"))
+    assert launcher.cuda_aware() == (False, "MPICH before version 4 ends the process that asks it")
+
+
 @pytest.mark.parametrize("name", ["mpich_shm_331e_0", "sm_segment.vm.0.312e0001.1", "vader_segment.vm.0.2e8d0001.0"])
 def test_segments_of_every_library_are_known(name: str) -> None:
     """MPICH's, those of Open MPI 5, and those of Open MPI 4."""

@@ -120,7 +120,7 @@ def test_virtual_seconds_of_updates_and_copies(
 
 @pytest.mark.parametrize("algorithm", ["asgd", "easgd"])
 def test_a_server_probes_before_the_training_begins(tmp_path: Path, algorithm: str) -> None:
-    """One worker on another node computes 23 gradients, and nothing else takes time: no 50 ms of probing do."""
+    """One worker on another node computes 23 gradients, and nothing else takes time: no 75 ms of probing do."""
     free = re.sub(r"latency = .*", "latency = 0.0", re.sub(r"bandwidth = .*", "bandwidth = 1e15", CLUSTER))
     (tmp_path / "cluster.toml").write_text(free.replace("ranks_per_node = 2", "ranks_per_node = 1"))
     keys = [f"algorithm.name={algorithm}", "training.minibatch=64", "training.epochs=1", "run.evaluate_every=0"]

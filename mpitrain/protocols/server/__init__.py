@@ -33,7 +33,7 @@ from mpitrain.training.loop import warn
 
 
 def prepare(session: Session) -> None:
-    """Choose the way to exchange vectors, once: before the training's clock begins, as a probe takes 50 ms. Collective
+    """Choose the way to exchange vectors, once: before the training's clock begins, as a probe takes 75 ms. Collective
     over all members."""
     if len(session.members) > 1 and not session.way:
         session.way = agreed(session.transport, lambda: _way(session), "the choice of the exchange", calls_mpi=True)
