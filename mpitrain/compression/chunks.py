@@ -96,7 +96,7 @@ def _most(values: Array, count: int, least: float) -> Array:
     rows = np.abs(values)
     bounds = np.partition(rows, -count)[:, -count, None]
     chosen = (rows >= bounds) & (rows > least)
-    if np.count_nonzero(chosen, axis=1).max() > count:  # some are equal: which of them, is slower to say
+    if np.count_nonzero(chosen, axis=1).max() > count:  # some are as large as the last one: choose
         chosen[:] = False
         np.put_along_axis(chosen, np.argpartition(rows, -count)[:, -count:], True, 1)
         chosen &= rows > least

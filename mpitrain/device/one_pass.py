@@ -2,7 +2,7 @@
 
 The bits are those of sgd.py and adamw.py in mpitrain/algorithms/optimizers: no product is fused with a sum.
 
-NumPy takes two to sixteen passes, over blocks that stay in the second-level cache. The difference matters if a step's
+NumPy takes two to fifteen passes, over blocks that stay in the second-level cache. The difference matters if a step's
 matrix products take little time for the number of weights: with small minibatches, or fast products.
 """
 

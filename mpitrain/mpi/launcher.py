@@ -97,8 +97,9 @@ def cuda_aware(wanted: str = "auto") -> tuple[bool, str]:
     kinds = MPI.COMM_WORLD.Get_info().Get("mpi_memory_alloc_kinds") or ""
     if "cuda" in kinds:
         return True, f"mpi_memory_alloc_kinds = {kinds}"
-    if MPI.get_vendor()[0] == "MPICH" and MPI.get_vendor()[1] < (4,):
-        return False, "MPICH before version 4 ends the process that asks it"
+    name, version = MPI.get_vendor()
+    if name == "MPICH" and version < (4,):  # its MPIX_Query_cuda_support ends the process by an assertion
+        return False, "MPICH before version 4 cannot be asked"
     try:  # a function of Open MPI and MPICH that mpi4py lacks, in the library that mpi4py is bound to
         query = ctypes.CDLL(MPI.__file__).MPIX_Query_cuda_support
     except (OSError, AttributeError):

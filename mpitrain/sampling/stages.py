@@ -4,7 +4,6 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from math import ceil, inf, pi, sin
 from typing import Literal
 
@@ -111,8 +110,7 @@ class Schedule:
         """The factor of the stages' learning rate once this many samples have been served: 1/w, 2/w, … in a warm-up of
         w updates, then what `training.schedule` says; above 0 until the end."""
         if served < self._warm:
-            ends = served + self.samples - served % self.samples, *self._begins[bisect(self._begins, served) :]
-            after = min(served + self._step(self._of_stage(served).minibatch), *ends)
+            after = served + min(self._step(self._of_stage(served).minibatch), self._left(served))
             if after < self._warm:
                 return after / self._warm
         if self._shape == "constant":
@@ -162,13 +160,16 @@ class Schedule:
         number."""
         if updates < 0:
             raise ValueError
-        served, edges = 0, sorted({*self._begins, *range(0, self.total, max(self.samples, 1)), self.total})
-        for begin, end in pairwise(edges):
-            if updates and end <= self.total:
-                step = self._step(self._of_stage(begin).minibatch)
-                own = min(updates, -(-(end - begin) // step))
-                served, updates = min(begin + own * step, end), updates - own
+        served = 0
+        while updates and served < self.total:
+            step, left = self._step(self._of_stage(served).minibatch), self._left(served)
+            own = min(updates, -(-left // step))
+            served, updates = served + min(own * step, left), updates - own
         return served
+
+    def _left(self, served: int) -> int:
+        """Number of samples from `served` to the end of the epoch, of the stage or of the training."""
+        return min(self.samples - served % self.samples, self.until_change(served))
 
     def _of_stage(self, served: int) -> Settings:
         """The settings of the stage, without the factor."""

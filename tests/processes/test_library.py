@@ -41,7 +41,7 @@ def test_mpich_3_is_not_asked_about_cuda(monkeypatch: pytest.MonkeyPatch) -> Non
     world = SimpleNamespace(Get_info=lambda: SimpleNamespace(Get=lambda name: None))
     monkeypatch.setattr(launcher, "MPI", SimpleNamespace(get_vendor=lambda: ("MPICH", (3, 4, 3)), COMM_WORLD=world))
     monkeypatch.setattr(launcher.ctypes, "CDLL", lambda path: pytest.fail("asked"))
-    assert launcher.cuda_aware() == (False, "MPICH before version 4 ends the process that asks it")
+    assert launcher.cuda_aware() == (False, "MPICH before version 4 cannot be asked")
 
 
 @pytest.mark.parametrize("name", ["mpich_shm_331e_0", "sm_segment.vm.0.312e0001.1", "vader_segment.vm.0.2e8d0001.0"])

@@ -122,6 +122,13 @@ def test_an_update_ends_with_its_epoch() -> None:
     assert [plan.at(place).learning_rate for place in served] == [100 / 220, 120 / 220, 1, 1, 1]
 
 
+def test_updates_of_a_training_without_an_end() -> None:
+    """Only the epochs of the warm-up are gone through."""
+    settings = ["training.warmup='3 updates'", "training.epochs=1e9", "algorithm.name=allreduce"]
+    plan = rates(*settings, samples=120, ranks=2)
+    assert plan.at(0).learning_rate == 100 / 220 and plan.at(220).learning_rate == 1
+
+
 def test_half_a_cosine() -> None:
     plan = rates("algorithm.name=asgd", "training.schedule=cosine")
     found = [plan.at(served).learning_rate for served in (0, 500, 1000, 1500, 2000)]
